@@ -162,7 +162,7 @@ def test_only_paths_spells_paths() -> None:
 
 # The library's rooms, lowest first: a file imports from its own room and from those before it.
 ROOMS = [
-    "errors util artifacts process tvm_compat runtime task machine onnx_graph binding verify",
+    "errors util artifacts process tvm_compat runtime task machine onnx_graph verify",
     "schedule",
     "schedule_check similarity predictor options model trial timing storage workers",
     "measure graph_model search bank selection oneshot progress tuning finals report sharing",

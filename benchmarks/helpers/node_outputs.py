@@ -68,10 +68,10 @@ def compiled_outputs(
 
     ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
     """
-    from fewtune.binding.bind import bind_shapes
     from fewtune.model.import_options import ImportOptions
     from fewtune.model.lower_checked import lower_checked
-    from fewtune.onnx_graph.shapes import check_types
+    from fewtune.onnx_graph.bind import bind_shapes
+    from fewtune.onnx_graph.checks import check_types
     from fewtune.runtime.executable import CompiledModel
     from fewtune.runtime.target import resolve_target
 

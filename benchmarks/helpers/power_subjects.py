@@ -8,10 +8,10 @@ import numpy as np
 from onnx import ModelProto
 
 from benchmarks.helpers.power_faults import Mutated
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.draws import drawn_inputs

@@ -90,7 +90,7 @@ def lower_checked(
     Parameters
     ----------
     bound : ModelProto
-        From `fewtune.binding.bind.bind_shapes`.
+        From `fewtune.onnx_graph.bind.bind_shapes`.
     target : Target
     options : ImportOptions
     check : callable

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto, external_data_helper
 
-from fewtune.binding.bind import bind_shapes
-from fewtune.binding.constants import constant_arrays
-from fewtune.binding.samples import read_samples, sample_shapes
 from fewtune.errors import InputError, MachineError
 from fewtune.model.light import light_model
 from fewtune.model.registration import (
@@ -26,9 +23,10 @@ from fewtune.model.registration import (
     ModelSource,
     name_of,
 )
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import opset_of
-from fewtune.onnx_graph.shapes import input_shapes
+from fewtune.onnx_graph.inputs import constant_arrays, input_shapes, read_samples, sample_shapes
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
 
@@ -62,7 +60,7 @@ class LoadedModel:
         Raises
         ------
         InputError
-            If they do not fit (`fewtune.binding.bind.bind_shapes`).
+            If they do not fit (`fewtune.onnx_graph.bind.bind_shapes`).
         """
         source = self.source
         return bind_shapes(
@@ -113,13 +111,13 @@ def read_model(
     source : str
         Path of an ``.onnx`` file, or ``light:NAME``.
     shapes, dimensions : mapping or None
-        See `fewtune.onnx_graph.shapes.input_shapes`.
+        See `fewtune.onnx_graph.inputs.input_shapes`.
     seed : int
         Of a light model's weights.
     constants : mapping or None
-        See `fewtune.binding.constants.constant_arrays`.
+        See `fewtune.onnx_graph.inputs.constant_arrays`.
     inputs : Path or None
-        File of sample inputs; see `fewtune.binding.samples.read_samples`.
+        File of sample inputs; see `fewtune.onnx_graph.inputs.read_samples`.
 
     Raises
     ------

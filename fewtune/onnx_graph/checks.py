@@ -11,11 +11,25 @@ from onnx import ModelProto, TensorProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
-from fewtune.onnx_graph.graph import detach_weights, graph_inputs
+from fewtune.onnx_graph.graph import detach_weights, graph_inputs, type_name
 from fewtune.onnx_graph.operators.refused import refuse_untuned
 from fewtune.onnx_graph.order import sort_nodes
-from fewtune.onnx_graph.shapes import check_types
 
+SUPPORTED_TYPES = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.DOUBLE,
+    TensorProto.INT8,
+    TensorProto.INT16,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.UINT8,
+    TensorProto.UINT16,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
+    TensorProto.BOOL,
+)
+_NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4
 # Complaints of the checker about models that onnxruntime runs.
@@ -61,6 +75,9 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
             f"{path}: output {twice!r} is listed twice: leave one, or give the other a name by an "
             "Identity node"
         )
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise InputError(f"{path}: weight {name!r} is sparse: export the model with dense weights")
     locations = external_files(model, path.parent)
     taken = sorted(taken_names & set(locations))
     if taken:
@@ -82,6 +99,48 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
             return model, locations
         raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
     return model, locations
+
+
+def check_types(model: ModelProto) -> None:
+    """Refuse models with inputs, outputs or weights of types that are not supported.
+
+    Raises
+    ------
+    InputError
+        Naming the first input, output or initialiser and its type.
+    """
+    supported = ", ".join(type_name(element_type) for element_type in SUPPORTED_TYPES)
+    values = [("input", value) for value in graph_inputs(model.graph)]
+    values += [("output", value) for value in model.graph.output]
+    for role, value in values:
+        kind = value.type.WhichOneof("value")
+        if kind not in ("tensor_type", None):
+            word = kind.removesuffix("_type").replace("_", " ")
+            raise InputError(
+                f"{role} {value.name!r} is {'an' if word[0] in 'aeiou' else 'a'} {word}; only "
+                f"tensors of {supported} are supported: give each of its tensors a name of its own"
+            )
+        element_type = value.type.tensor_type.elem_type
+        # An output may leave its type to be inferred; an input may not.
+        if element_type == TensorProto.UNDEFINED and role == "output":
+            continue
+        if element_type not in SUPPORTED_TYPES:
+            raise InputError(
+                f"{role} {value.name!r} holds {_words(element_type)}; supported are {supported}"
+            )
+    for tensor in model.graph.initializer:
+        unknown = tensor.data_type not in TensorProto.DataType.values()
+        if unknown or tensor.data_type in _NOT_NUMBERS:
+            raise InputError(
+                f"initialiser {tensor.name!r} holds {_words(tensor.data_type)}; "
+                f"supported are {supported}"
+            )
+
+
+def _words(element_type: int) -> str:
+    if element_type not in TensorProto.DataType.values():
+        return f"the unknown element type {element_type}"
+    return TensorProto.DataType.Name(element_type).lower()
 
 
 def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:

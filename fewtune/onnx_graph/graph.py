@@ -56,6 +56,14 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
+def set_attributes(node: NodeProto, **values: Any) -> None:
+    """Set a node's attributes, in place; None removes one."""
+    kept = [each for each in node.attribute if each.name not in values]
+    made = [helper.make_attribute(k, each) for k, each in values.items() if each is not None]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *made])
+
+
 def optional(names: Iterable[str], count: int) -> list[str]:
     """The first ``count`` of a node's inputs or outputs; absent ones are empty strings."""
     return [*names, *[""] * count][:count]
@@ -199,10 +207,17 @@ def static_shape(value: ValueInfoProto) -> list[int] | None:
     return None if any(size < 0 for size in shape) else shape
 
 
+def values_of(model: ModelProto) -> Iterator[ValueInfoProto]:
+    """Every value of the graph that has a type: inputs, inner values and outputs."""
+    yield from model.graph.input
+    yield from model.graph.value_info
+    yield from model.graph.output
+
+
 def known_ranks(model: ModelProto) -> dict[str, int]:
     """Rank of every value whose shape the graph declares, initialisers included."""
     ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
-    for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
+    for value in values_of(model):
         if value.type.tensor_type.HasField("shape"):
             ranks[value.name] = len(value.type.tensor_type.shape.dim)
     return ranks

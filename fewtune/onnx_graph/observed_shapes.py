@@ -17,10 +17,12 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import (
+    RANDOM,
     attach_weights,
     detach_weights,
     graph_inputs,
     static_shape,
+    values_of,
 )
 
 # The shapes of these operators' outputs depend on the values of their inputs.
@@ -63,7 +65,7 @@ def complete_shapes(
     InputError
         If onnxruntime cannot load or run the model.
     """
-    known = {value.name for value in _values(model) if static_shape(value) is not None}
+    known = {value.name for value in values_of(model) if static_shape(value) is not None}
     unknown = [
         name for node in model.graph.node for name in node.output if name and name not in known
     ]
@@ -194,25 +196,19 @@ def _shape_and_type(array: Any) -> tuple[tuple[int, ...] | None, int]:
 def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:
     """Values of open shape that depend on an operator of `_SIZED_BY_VALUES`."""
     constants = {tensor.name for tensor in model.graph.initializer}
-    constants |= {
-        name for node in model.graph.node if node.op_type == "Constant" for name in node.output
-    }
     varying: dict[str, NodeProto] = {}
     for node in model.graph.node:
-        starts = node.op_type in _SIZED_BY_VALUES and not constants.issuperset(
-            name for name in node.input if name
-        )
-        if node.op_type == "Compress" and len(node.input) > 1 and node.input[1] in constants:
-            starts = False
-        if starts or any(name in varying for name in node.input):
+        given = [name for name in node.input if name]
+        reads_shape = node.op_type in ("Shape", "Size") and known.issuperset(given)
+        # Only the chosen indices of a Compress decide its size.
+        deciding = given[1:] if node.op_type == "Compress" else given
+        if node.op_type not in RANDOM and (reads_shape or constants.issuperset(given)):
+            constants.update(node.output)
+        elif any(name in varying for name in given) or (
+            node.op_type in _SIZED_BY_VALUES and not constants.issuperset(deciding)
+        ):
             varying.update((name, node) for name in node.output if name and name not in known)
     return varying
-
-
-def _values(model: ModelProto) -> Iterator[ValueInfoProto]:
-    yield from model.graph.input
-    yield from model.graph.value_info
-    yield from model.graph.output
 
 
 def _write(model: ModelProto, found: Mapping[str, tuple[tuple[int, ...] | None, int]]) -> None:

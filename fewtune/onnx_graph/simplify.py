@@ -98,7 +98,7 @@ def simplify(model: ModelProto) -> ModelProto:
     Parameters
     ----------
     model : ModelProto
-        From `fewtune.binding.bind.bind_shapes`; it is left as it is.
+        From `fewtune.onnx_graph.bind.bind_shapes`; it is left as it is.
 
     Returns
     -------

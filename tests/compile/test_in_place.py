@@ -11,7 +11,6 @@ from onnx import ModelProto, NodeProto, helper
 
 from fewtune.artifacts import CompileReport, Prediction, ShareReport, TuneReport
 from fewtune.benchmark.kernels import kernel_rows
-from fewtune.binding.bind import bind_shapes
 from fewtune.compile.compile import LIBRARY, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
@@ -19,6 +18,7 @@ from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules

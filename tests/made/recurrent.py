@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 from onnx import ModelProto
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts

@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model import lower as lowering
 from fewtune.model.folding import unoptimised_folding
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.tvm import tvm
 from tests.tiny_models import tiny_convolutional_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from fewtune.binding.bind import bind_shapes
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.verify.session import tensor_specs
 

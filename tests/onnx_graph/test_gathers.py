@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.onnx_graph import simplify
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.verify.session import run_onnxruntime
 
 

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts

@@ -5,9 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.light import light_model
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
 from fewtune.onnx_graph.simplify import parameter_count, simplify

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import (
     can_show_fault,
     constant_weights,

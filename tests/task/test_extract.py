@@ -16,10 +16,10 @@ from onnx import ModelProto, helper
 
 from fewtune.artifacts import TaskTable
 from fewtune.artifacts.model import cost_flops
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel
 from fewtune.verify.comparison import is_graded

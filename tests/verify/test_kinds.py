@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Difference

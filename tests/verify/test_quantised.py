@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.comparison import Expected, compare_steps

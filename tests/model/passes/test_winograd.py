@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm

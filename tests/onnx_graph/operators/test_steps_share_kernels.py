@@ -3,8 +3,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm

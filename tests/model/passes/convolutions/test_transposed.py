@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import TRANSPOSED, lower
@@ -16,6 +15,7 @@ from fewtune.model.lower_checked import lower_checked
 from fewtune.model.passes.convolutions import transposed
 from fewtune.model.passes.convolutions.transposed import Axis
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts

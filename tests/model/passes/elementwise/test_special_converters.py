@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel
 from tests import tuned_tiny
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.model.passes.sampling.resampling import KNOWN_COORDINATES, Resampling
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from fewtune.binding.bind import bind_shapes
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
@@ -9,6 +8,7 @@ from fewtune.model.passes.tvmscript import recurrence
 from fewtune.model.passes.tvmscript.recurrence import Recurrence
 from fewtune.model.passes.tvmscript.recurrent_steps import CELLS
 from fewtune.onnx_graph import simplify
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads

@@ -7,8 +7,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from fewtune.binding import bind
-from fewtune.onnx_graph import simplify
+from fewtune.onnx_graph import bind, simplify
 from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_node
 
@@ -75,7 +74,6 @@ def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch: pytest.M
         given.append({node.op_type for node in model.graph.node})
         return model
 
-    monkeypatch.setattr(bind, "slimmed", slimmed)
     monkeypatch.setattr(simplify, "slimmed", slimmed)
     bound = bind.bind_shapes(model, {"x": (50, 1, WIDTH)}, {})
     result = simplify.simplify(bound)

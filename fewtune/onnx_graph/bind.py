@@ -1,0 +1,315 @@
+"""Binds a model's dynamic dimensions and constant inputs, and finds the shape of every value."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+from fewtune.errors import InputError, MachineError
+from fewtune.onnx_graph import rewrites
+from fewtune.onnx_graph.canonical import canonicalize, without_ceil_mode
+from fewtune.onnx_graph.graph import (
+    RANDOM,
+    STANDARD,
+    all_nodes,
+    attach_weights,
+    detach_weights,
+    graph_inputs,
+    node_text,
+    opset_of,
+    remove_inputs,
+    static_shape,
+    values_of,
+)
+from fewtune.onnx_graph.inputs import constant_arrays, input_shapes
+from fewtune.onnx_graph.observed_shapes import complete_shapes, draws, run_onnxruntime_once
+from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
+from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
+from fewtune.onnx_graph.operators.expand import expand
+from fewtune.onnx_graph.operators.vision.suppression import pad_selections
+from fewtune.onnx_graph.order import reads, sort_nodes
+from fewtune.onnx_graph.simplify import (
+    IMPORT_OPSET,
+    MINIMUM_IR_VERSION,
+    converted,
+    inferred,
+    with_shapes,
+)
+
+# onnxruntime does not support older operator sets (its documentation, "Compatibility").
+_OLDEST_REFERENCE_OPSET = 7
+_GIGABYTE = 1e9
+# Numbers of the inputs that decide shapes.
+_SHAPE_INPUTS: dict[str, Collection[int]] = {
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Loop": (0,),
+    "MaxUnpool": (2,),
+    "NonMaxSuppression": (2,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{f"Reduce{kind}": (1,) for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
+}
+# Operators that pass sizes on.
+_CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_MOST_SHOWN = 8
+
+
+def bind_shapes(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    dimensions: Mapping[str, int],
+    constants: Mapping[str, Any] | None = None,
+    samples: Mapping[str, np.ndarray] | None = None,
+) -> ModelProto:
+    """Bind the dynamic dimensions and the constant inputs of a model.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With its weights in memory; it is left as it is.
+    shapes, dimensions : mapping
+        As for `fewtune.onnx_graph.inputs.input_shapes`; an empty input becomes a constant.
+    constants : mapping, optional
+        As for `fewtune.onnx_graph.inputs.constant_arrays`.
+    samples : mapping, optional
+        Inputs of the user: onnxruntime runs them to find shapes that inference does not.
+
+    Returns
+    -------
+    model : ModelProto
+        Of opset 7 or later, with sorted nodes, and static inputs and outputs. Weights are not
+        listed as inputs. Shapes that the file declares for other values are found again.
+
+    Raises
+    ------
+    InputError
+        If a dimension is left open, the graph cannot be run, or the shape of an output depends
+        on the inputs' values.
+    MachineError
+        If a tensor takes more memory than the machine can spare.
+    """
+    constants = constants or {}
+    bound = input_shapes(model, shapes, dimensions, constants)
+    arrays = constant_arrays(model, constants, shapes, dimensions)
+    light_model, weights = detach_weights(model)
+    canonicalize(light_model)
+    names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
+    light_model.ir_version = max(light_model.ir_version, MINIMUM_IR_VERSION)
+    _set_inputs(light_model, bound, arrays)
+    # Declared shapes may be wrong, and inference does not correct them.
+    del light_model.graph.value_info[:]
+    for value in light_model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    sort_nodes(light_model)
+    if opset_of(light_model) < _OLDEST_REFERENCE_OPSET:
+        light_model = with_shapes(light_model)
+        rewrites.explicit_broadcasts(light_model)
+        light_model = converted(light_model, IMPORT_OPSET)
+    light_model = with_shapes(without_ceil_mode(light_model))
+    refuse_beyond_memory(light_model)
+    result = attach_weights(light_model, weights)
+    remove_inputs(result.graph, names)
+    # Twice, since a condition may follow from a shape that is only completed below.
+    result = _inline_constant_branches(result)
+    _refuse_unverifiable(result)
+    _refuse_endless(result)
+    return _inline_constant_branches(_with_all_shapes(result, samples))
+
+
+def _set_inputs(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Give inputs their shapes, and turn constant and empty ones into initialisers, in place."""
+    arrays = dict(arrays)
+    for value in graph_inputs(model.graph):
+        shape, element_type = shapes.get(value.name), value.type.tensor_type.elem_type
+        if shape is None:
+            continue
+        if 0 in shape:
+            arrays[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(element_type))
+        value.type.CopyFrom(helper.make_tensor_type_proto(element_type, shape))
+    remove_inputs(model.graph, arrays)
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+
+
+def refuse_beyond_memory(model: ModelProto, memory_bytes: int | None = None) -> None:
+    """Refuse a model with a tensor that takes more than half of the machine's memory.
+
+    The node that computes a tensor reads another one, and onnxruntime runs beside TVM.
+    """
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size, name, shape = max(
+        ((_bytes_of(value), value.name, static_shape(value)) for value in values_of(model)),
+        key=lambda found: found[0],
+        default=(0, "", None),
+    )
+    if size <= memory_bytes / 2:
+        return
+    node = next((node for node in model.graph.node if name in node.output), None)
+    role = "an input of the model" if node is None else f"what {node.op_type} ({node.name!r}) gives"
+    raise MachineError(
+        f"tensor {name!r}, {role}, has the shape {'x'.join(map(str, shape or []))} and takes "
+        f"{size / _GIGABYTE:.3g} GB; this machine has {memory_bytes / _GIGABYTE:.3g} GB of "
+        "memory: give smaller shapes, or run it on a machine with more"
+    )
+
+
+def _bytes_of(value: ValueInfoProto) -> int:
+    """Size of a tensor; 0 if it is not known."""
+    shape = static_shape(value)
+    try:
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    except (KeyError, ValueError):
+        return 0
+    return 0 if shape is None else math.prod(shape) * kind.itemsize
+
+
+def _inline_constant_branches(model: ModelProto) -> ModelProto:
+    """Inline each If whose condition follows from constants and shapes.
+
+    With a constant input, such as a sampling rate, whole networks may be in branches that never
+    run. onnxruntime 1.31 crashes when it folds constants in such nested branches. The model stays
+    as it is if onnxruntime without optimisations returns different outputs for the two models.
+    """
+    if not _branch_count(model):
+        return model
+    settled = expand(model, {("", "If"): inline_constant_if})
+    if _branch_count(settled) == _branch_count(model):
+        return model
+    feeds = list(draws(model))
+    given, made = (run_onnxruntime_once(each, feeds) for each in (model, settled))
+    compared = [
+        not isinstance(ours, Exception)
+        and all(
+            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+            for a, b in zip(theirs, ours, strict=True)
+        )
+        for theirs, ours in zip(given, made, strict=True)
+        if not isinstance(theirs, Exception)
+    ]
+    return settled if compared and all(compared) else model
+
+
+def _branch_count(model: ModelProto) -> int:
+    return sum(node.op_type == "If" for node in all_nodes(model.graph))
+
+
+def _refuse_unverifiable(model: ModelProto) -> None:
+    """Refuse random numbers, and shapes that depend on an input's values, by node."""
+    live = list(_live(model))
+    producers = {name: node for node in live for name in node.output}
+    inputs = {value.name: value for value in graph_inputs(model.graph)}
+    for node in live:
+        if node.domain not in STANDARD:
+            continue
+        if node.op_type in RANDOM:
+            raise InputError(
+                f"{node_text(node)} draws random numbers, so that no two runs give the same "
+                "outputs and none can be checked: make what it gives an input of the model, or "
+                "export the model without it"
+            )
+        for place in _SHAPE_INPUTS.get(node.op_type, ()):
+            name = node.input[place] if place < len(node.input) else ""
+            source = _source(name, producers, inputs)
+            if source is not None:
+                raise InputError(
+                    f"{node_text(node)} takes a size from the values of input {source!r}: "
+                    f"bind them, as in --constant {source}={_example(inputs[source])}"
+                )
+
+
+def _example(value: ValueInfoProto) -> str:
+    """Example of a constant for an input."""
+    count = math.prod(static_shape(value) or [])
+    return "8" if count == 1 else f"[{','.join(map(str, range(1, min(count, _MOST_SHOWN) + 1)))}]"
+
+
+def _live(model: ModelProto) -> Iterator[NodeProto]:
+    """The nodes that an output depends on, in the order of the graph."""
+    wanted = {value.name for value in model.graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted |= reads(node)
+    return reversed(kept)
+
+
+def _source(name: str, producers: dict[str, NodeProto], inputs: Collection[str]) -> str | None:
+    """The input of the model from which a size is read, if any."""
+    if name in inputs:
+        return name
+    node = producers.get(name)
+    if node is None or node.op_type not in _CARRYING:
+        return None
+    given = node.input if node.op_type == "Concat" else node.input[:1]
+    found = (_source(each, producers, inputs) for each in given)
+    return next((each for each in found if each is not None), None)
+
+
+def _refuse_endless(model: ModelProto) -> None:
+    """Refuse a loop that never ends, before onnxruntime runs it."""
+    if not any(node.op_type == "Loop" for node in all_nodes(model.graph)):
+        return
+    try:
+        expand(model, CONTROL_FLOW)
+    except TooLongError:
+        raise
+    except InputError:
+        pass  # the import reports the operator that it cannot expand
+
+
+def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
+    """The model with the shapes that inference did not find."""
+    model = pad_selections(model)
+    known = {value.name for value in values_of(model) if static_shape(value) is not None}
+    if all(name in known or not name for node in model.graph.node for name in node.output):
+        return model
+    varying = complete_shapes(model, samples)
+    padded = pad_selections(model)
+    if padded is not model:
+        # The number of boxes has only become known now.
+        model = inferred(padded)
+        varying = complete_shapes(model, samples)
+    for value in model.graph.output:
+        if static_shape(value) is None:
+            raise InputError(_open_output(value.name, varying))
+    return model
+
+
+def _open_output(output: str, varying: Mapping[str, NodeProto]) -> str:
+    """Message on why the shape of an output is open, and at which node that begins."""
+    if output not in varying:
+        return (
+            f"output {output!r} is no tensor of a fixed shape in onnxruntime either: take it "
+            "out of the model's outputs"
+        )
+    # Back along varying values to the first node whose output shape depends on values.
+    name, node = output, varying[output]
+    while (before := next((read for read in node.input if read in varying), None)) is not None:
+        name, node = before, varying[before]
+    through = "" if name == output else f", and with it the shape of output {output!r}"
+    return (
+        f"the shape of {name!r}{through} depends on the input's values: {node_text(node)} "
+        "chooses it while the model runs; such a model is not supported, end it before that node"
+    )
