@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune import artifacts
-from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
@@ -218,11 +217,14 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     Raises
     ------
     InputError
-        If the library or the import report is missing, or inputs do not fit.
+        If the library or the import report is missing or damaged, or inputs do not fit.
+    MachineError
+        If the library was made for another CPU, or for more threads than there are cores.
     """
     import numpy as np
 
     from fewtune.runtime.executable import CompiledModel
+    from fewtune.runtime.sealed_library import require_runnable
     from fewtune.runtime.target import target_from_json
     from fewtune.runtime.tvm import set_threads
 
@@ -230,10 +232,11 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     if not path.is_file():
         raise InputError(f"{path} is missing: give the library that fewtune.tune returned")
     folder = path.parent.parent
-    fingerprint = Fingerprint.read(folder / "fingerprint")
     imported = artifacts.ImportReport.read(folder / "import")
-    set_threads(fingerprint.threads)
-    compiled = CompiledModel(path, target_from_json(fingerprint.target))
+    note = require_runnable(path)
+    set_threads(note.threads)
+    with own_temporary_folder():
+        compiled = CompiledModel(path, target_from_json(note.target))
 
     def run(**inputs: np.ndarray) -> dict[str, np.ndarray]:
         expected = {spec.name: spec for spec in imported.inputs}

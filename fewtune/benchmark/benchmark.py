@@ -30,6 +30,7 @@ from fewtune.measure import interleave
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
 from fewtune.report.time_breakdown import tuning_steps
+from fewtune.runtime.sealed_library import read_note
 from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
 
@@ -75,6 +76,7 @@ def benchmark_model(
     compiled = CompileReport.read(compile_directory)
     on_board = fingerprint.is_board
     libraries = {"tuned": compile_directory / compiled.library}
+    read_note(libraries["tuned"])
     variants: Variants | BoardVariants
     with DefaultKernels(
         tasks, selection, compiled.in_place, fingerprint, cold_weights=tuned.cold_weights

@@ -23,6 +23,7 @@ from fewtune.measure import interleave
 from fewtune.process.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
+from fewtune.runtime.sealed_library import read_note
 from fewtune.util.files import file_sha256, write_text
 from fewtune.verify.comparison import Difference
 
@@ -86,6 +87,8 @@ def compare_strategies(
     """
     compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
     libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
+    for library in libraries.values():
+        read_note(library)
     measure = partial(_measure, import_directory, libraries, fingerprint, options)
     stolen = Stolen()
     measured = [

@@ -27,6 +27,7 @@ from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
+from fewtune.runtime.sealed_library import seal
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
@@ -116,6 +117,7 @@ def compile_model(
             f"{model} ({strategy}): of the tuned library, {found.text}; untuned, its outputs "
             f"differed by {imported.allowances:.2g} allowances; nothing was exported"
         )
+    seal(exported.path, fingerprint)
     exported.path.rename(directory / LIBRARY)
     levels = Counter(working.plan.levels.values())
     task_of = _task_of(lowered, tasks)
