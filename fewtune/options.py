@@ -34,31 +34,36 @@ def _existing(value: str, info: ValidationInfo) -> str:
 
 # Packages that bring a search strategy of their own register it in this group of entry points.
 STRATEGY_GROUP = "fewtune.strategies"
+# The same for cost models.
+COST_MODEL_GROUP = "fewtune.cost_models"
 # The mode of tuning, and the method of selecting, that measure nothing.
 PREDICT = "predict"
 # Subclasses of `fewtune.search.strategy.Explorer`, loaded when they are used.
 STRATEGIES = {
     "evolutionary": "fewtune.search.evolutionary:EvolutionarySearch",
-    "annealing": "fewtune.search.annealing:SimulatedAnnealing",
-    "adaptive": "fewtune.search.adaptive:AdaptiveSampling",
-    "chameleon": "fewtune.search.chameleon:Chameleon",
-    "genetic": "fewtune.search.genetic:GeneticSearch",
-    "tile_rl": "fewtune.search.tile_rl:TileReinforcement",
     "random": "fewtune.search.random_search:RandomSearch",
-    "grid": "fewtune.search.grid:GridSearch",
     "metaschedule": "fewtune.search.metaschedule:NativeSearch",
 }
 
 
 def _known_strategy(value: str) -> str:
     """Refuse a search strategy that neither fewtune nor an installed package has."""
-    known = [*STRATEGIES, *(each.name for each in entry_points(group=STRATEGY_GROUP))]
+    known = [*STRATEGIES, *sorted(each.name for each in entry_points(group=STRATEGY_GROUP))]
+    if value not in known:
+        raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
+    return value
+
+
+def _known_cost_model(value: str) -> str:
+    """Refuse a cost model that neither fewtune nor an installed package has."""
+    known = ["xgboost", *sorted(each.name for each in entry_points(group=COST_MODEL_GROUP))]
     if value not in known:
         raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
     return value
 
 
 StrategyChoice = Annotated[str, AfterValidator(_known_strategy)]
+CostModelChoice = Annotated[str, AfterValidator(_known_cost_model)]
 PredictorChoice = Annotated[str, AfterValidator(_existing)]
 
 
@@ -94,7 +99,7 @@ class TuneOptions(BaseModel):
         "(Chameleon's sampling), chameleon (with its agent), genetic and tile_rl (no model), "
         "random, grid, metaschedule (TVM's own search), or one that a package registers",
     )
-    cost_model: Literal["xgboost", "gcn"] = Field(
+    cost_model: CostModelChoice = Field(
         default="xgboost",
         description="what rates programs where no predictor rates decisions: boosted trees over "
         "TVM's features, or gcn, a graph network over loops, blocks and buffers",
@@ -129,7 +134,7 @@ class TuneOptions(BaseModel):
 
     @model_validator(mode="after")
     def _has_its_cost_model(self) -> Self:
-        if (self.strategy, self.cost_model) == ("metaschedule", "gcn"):
+        if self.strategy == "metaschedule" and self.cost_model != "xgboost":
             raise ValueError("strategy metaschedule searches with cost_model xgboost alone")
         return self
 

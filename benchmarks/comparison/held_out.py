@@ -20,12 +20,12 @@ from benchmarks.comparison.pool import Pool
 from benchmarks.comparison.replay import ranking_row
 from benchmarks.comparison.strategies import engine_tasks
 from fewtune.artifacts import Fingerprint
-from fewtune.graph_model.cost_model import GraphModel
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.predictor import AUTO
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import pretrained_for
+from fewtune.research.gcn import GraphModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point

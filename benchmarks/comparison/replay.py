@@ -20,13 +20,13 @@ from scipy.stats import spearmanr
 
 from benchmarks.comparison.strategies import BATCH, JUDGED, UNJUDGED
 from benchmarks.comparison.strategy_rows import bounds
-from fewtune.graph_model.cost_model import GraphModel
 from fewtune.options import TuneOptions
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import read_samples
+from fewtune.research.gcn import GraphModel
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
+from typing import Any
 
 from fewtune.errors import InputError
-from fewtune.options import STRATEGIES, STRATEGY_GROUP, TuneOptions
+from fewtune.options import COST_MODEL_GROUP, STRATEGIES, STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search.cost_model import BoostedTrees, CostModel
 from fewtune.search.predictor_guide import Guide
 from fewtune.search.scorer import Proposal, Scorer
 from fewtune.search.strategy import Explorer, Knowledge, remade
@@ -30,37 +32,51 @@ def make_strategy(
     options : TuneOptions
     seed : int
         Equal seeds and equal outcomes give equal proposals.
-    """
-    own = STRATEGIES.get(options.strategy)
-    kind = resolve_name(own) if own else registered_strategy(options.strategy)
-    return kind(space, knowledge, options, seed)
-
-
-def registered_strategy(name: str) -> type[Explorer]:
-    """A strategy of another package, which registers it as an entry point.
-
-    Parameters
-    ----------
-    name : str
-        Of an entry point in the group `fewtune.options.STRATEGY_GROUP`.
 
     Raises
     ------
     InputError
-        If it cannot be loaded, or is no `Explorer`.
+        If an entry point of that name cannot be loaded, or is no `Explorer`.
     """
-    found = entry_points(group=STRATEGY_GROUP, name=name)
-    for entry in found:
+    own = STRATEGIES.get(options.strategy)
+    kind = resolve_name(own) if own else _registered(STRATEGY_GROUP, options.strategy)
+    if not (isinstance(kind, type) and issubclass(kind, Explorer)):
+        raise InputError(f"search strategy {options.strategy!r} is no subclass of Explorer")
+    return kind(space, knowledge, options, seed)
+
+
+def make_cost_model(name: str) -> CostModel:
+    """The cost model that ``tune.cost_model`` names.
+
+    Raises
+    ------
+    InputError
+        If an entry point of that name cannot be loaded.
+    """
+    if name == "xgboost":
+        return BoostedTrees()
+    made: CostModel = _registered(COST_MODEL_GROUP, name)()
+    return made
+
+
+def _registered(group: str, name: str) -> Any:
+    """What a package registers under a name in a group of entry points."""
+    for entry in entry_points(group=group, name=name):
         try:
-            kind = entry.load()
+            return entry.load()
         except (ImportError, AttributeError) as fault:
-            raise InputError(
-                f"search strategy {name!r} ({entry.value}) cannot be loaded: {fault}"
-            ) from None
-        if isinstance(kind, type) and issubclass(kind, Explorer):
-            return kind
-        raise InputError(f"search strategy {name!r} ({entry.value}) is no subclass of Explorer")
-    raise InputError(f"search strategy {name!r} is not installed: install its package again")
+            raise InputError(f"{name!r} ({entry.value}) cannot be loaded: {fault}") from None
+    raise InputError(f"{name!r} is not installed: install its package again")
 
 
-__all__ = ["Explorer", "Guide", "Knowledge", "Proposal", "Scorer", "make_strategy", "remade"]
+__all__ = [
+    "CostModel",
+    "Explorer",
+    "Guide",
+    "Knowledge",
+    "Proposal",
+    "Scorer",
+    "make_cost_model",
+    "make_strategy",
+    "remade",
+]

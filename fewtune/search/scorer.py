@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fewtune.graph_model.network import Graph
+from fewtune.research.graph_network import Graph
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace

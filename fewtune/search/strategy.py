@@ -31,7 +31,7 @@ class Knowledge:
 
     Attributes
     ----------
-    cost_model : BoostedTrees or GraphModel
+    cost_model : CostModel
     predictor : Predictor or None
     is_cold : bool
         Whether weights are not in the caches when a task begins.

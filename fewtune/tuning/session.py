@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fewtune.graph_model.cost_model import GraphModel
 from fewtune.measure.device import Device, measurer_on
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
-from fewtune.search import Knowledge
-from fewtune.search.cost_model import BoostedTrees
+from fewtune.search import Knowledge, make_cost_model
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
@@ -89,7 +87,7 @@ class Session(JournaledRun):
         device: Device | None = None,
     ) -> None:
         knowledge = Knowledge(
-            cost_model=GraphModel() if options.cost_model == "gcn" else BoostedTrees(),
+            cost_model=make_cost_model(options.cost_model),
             predictor=predictor_for(options.predictor, target),
             is_cold=cold_weights,
         )

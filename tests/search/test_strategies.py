@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from fewtune.options import STRATEGIES, TuneOptions
+from fewtune.options import STRATEGIES as OWN
+from fewtune.options import TuneOptions
+from fewtune.research.adaptive import AdaptiveSampling
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_strategy
-from fewtune.search.adaptive import AdaptiveSampling
 from fewtune.search.evolutionary import EvolutionarySearch
 from tests import recorded, tuned_tiny
 
 pytestmark = pytest.mark.slow
 
+STRATEGIES = [*OWN, "adaptive", "annealing", "chameleon", "genetic", "grid", "tile_rl"]
 # A grid draws nothing, and TVM draws by itself.
 SEEDED = [name for name in STRATEGIES if name not in ("grid", "metaschedule")]
 TRIALS, BATCH = 48, 8

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.graph_model.network import Graph
+from fewtune.research.graph_network import Graph
 from fewtune.runtime.tvm import tvm
 
 # Of a node: loop, block or buffer; of a loop its kind; of a store MetaSchedule's features.

@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 from scipy.stats import spearmanr
 
-from fewtune.graph_model.cost_model import GraphModel
-from fewtune.graph_model.network import Graph, GraphNetwork
-from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
 from fewtune.options import TuneOptions
+from fewtune.research.gcn import GraphModel
+from fewtune.research.graph_network import Graph, GraphNetwork
+from fewtune.research.program_graph import KINDS, WIDTH, program_graph
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
 from tests import recorded
 from tests.made import predictors as made_predictors

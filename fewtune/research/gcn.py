@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from fewtune.graph_model.network import Graph, GraphNetwork
-from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
+from fewtune.research.graph_network import Graph, GraphNetwork
+from fewtune.research.program_graph import KINDS, WIDTH, program_graph
 from fewtune.runtime.tvm import ms, tvm
 
 _WARM_UP = 16

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fewtune.util.network import Dense
+from fewtune.research.network import Dense
 
 _HIDDEN = 32
 _POLICY_RATE, _VALUE_RATE = 0.01, 0.02

@@ -1,8 +1,8 @@
 """Chameleon: an agent steps through the decisions, then adaptive sampling picks candidates.
 
 Method: Ahn et al. 2020, "Chameleon: Adaptive Code Optimization for Expedited Deep Neural Network
-Compilation", sections 3 and 4. The agent (`fewtune.search.agent`) is rewarded by predicted scores,
-so that its steps cost no measurement. Adaptive sampling chooses among the points that it visited.
+Compilation", sections 3 and 4. The agent is rewarded by predicted scores, so that its
+steps cost no measurement. Adaptive sampling chooses among the points that it visited.
 An action moves the least prime factor of a tile from one level to another, takes the next or the
 previous value of a categorical choice, or stays.
 """
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fewtune.options import TuneOptions
+from fewtune.research.adaptive import AdaptiveSampling
+from fewtune.research.agent import Agent
 from fewtune.schedule.space.design_space import CATEGORICAL, TILE, Choice, Decision, Point, Program
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.tiling import divisors
-from fewtune.search.adaptive import AdaptiveSampling
-from fewtune.search.agent import Agent
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Knowledge
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fewtune.search.agent import Agent
-from fewtune.util.network import Dense
+from fewtune.research.agent import Agent
+from fewtune.research.network import Dense
 
 _END = 9
 

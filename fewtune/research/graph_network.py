@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from fewtune.util.network import Adam
+from fewtune.research.network import Adam
 
 _HIDDEN = 32
 _RATE, _DECAY = 0.01, 1e-4

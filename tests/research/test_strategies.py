@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fewtune.options import TuneOptions
+from fewtune.research.grid import GridSearch
+from fewtune.research.tile_rl import TileReinforcement
 from fewtune.schedule.space.design_space import Point
 from fewtune.search import Knowledge, make_strategy
-from fewtune.search.grid import GridSearch
-from fewtune.search.tile_rl import TileReinforcement
 from tests import recorded
 from tests.search.test_strategies import best_s
 
