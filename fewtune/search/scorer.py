@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fewtune.research.graph_network import Graph
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
@@ -24,13 +23,13 @@ class Proposal:
     ----------
     schedule : Schedule
     point : Point
-    features : ndarray, Graph or None
-        (stores, 164) or a graph, if the cost model extracted them.
+    features : Any
+        As the cost model extracted them; None before that.
     """
 
     schedule: tvm.s_tir.Schedule
     point: Point
-    features: np.ndarray | Graph | None = None
+    features: Any = None
 
     @cached_property
     def key(self) -> str:
