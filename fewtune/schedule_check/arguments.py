@@ -1,154 +1,175 @@
-"""Test arguments of a checked kernel: values of either sign that repeat with a prime period.
+"""Test arguments of checked kernels.
 
-So a kernel that reads the wrong element reads another value. Weights that repeat every 65,536
-elements look the same at many offsets. Sums are kept near one, so that a sigmoid or a comparison
-behind a product is not saturated. Large arguments are views of a small table.
+Values differ from their neighbours along every axis, so a kernel that reads the wrong element reads
+another value. Sums are kept near one, so that a sigmoid or a comparison behind a product is not
+saturated. Kernels in eight bits get limits, zero points and addends of the size of their bytes and
+sums; `fewtune.schedule_check.reference` finds the size of their scales.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import gcd, isqrt, prod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import gcd, isqrt, prod, sqrt
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 
+from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.access import NotAffineError, shape_of
-from fewtune.schedule_check.buffers import empty
-from fewtune.schedule_check.fills import Fill, numbers
-from fewtune.schedule_check.numbers import ROUNDING, UnknownError, held
-from fewtune.schedule_check.sizes import fills, length_of
+from fewtune.schedule.access import shape_of
 
-# A prime.
-PERIOD = 65_521
-# Range of integers that are not indices; zero is not among them, since kernels may divide by them.
-_LEAST, _MOST = 1, 9
-# Least of positive values, for kernels that compute roots or logarithms.
-_POSITIVE_FROM = 0.25
-# Elements of a large argument, and about the most of its table that one of its axes takes.
-_LARGE, _TABLE = 2**22, 2**20
+# Half a unit in the last place, relative. Types that are not here are exact.
+ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+_BYTES = ("int8", "uint8")
+# Ordinary integers: zero is not among them, since kernels may divide by them.
+_INTEGERS = (1.0, 8.0)
+# Positive floats, for kernels that compute roots or logarithms.
+_POSITIVE = (0.25, 1.25)
+# Zero point of unsigned bytes, and root mean square of the product of two bytes.
+_ZERO_POINT, _PRODUCT = 100.0, 147.0 * 74.0
+# A larger argument is a view of a table of about so many elements: 411 MB of weights take no
+# memory of their own, and the table stays in the cache.
+_TABLE = 2**20
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parameter:
-    """One argument of a kernel.
+    """One argument of a kernel: what is known of it, and the range of its test values.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : str
-    is_read, is_written : bool
-        Both are true if neither can be seen.
+    Both ``is_read`` and ``is_written`` are true if neither can be seen. ``is_factor`` marks scales
+    of a kernel in eight bits.
     """
 
     shape: tuple[int, ...]
     dtype: str
     is_read: bool
     is_written: bool
+    low: float = -1.0
+    high: float = 1.0
+    is_factor: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in ROUNDING
 
 
-@dataclass(frozen=True)
+@dataclass
 class Signature:
-    """Parameters of an unscheduled kernel, and the values that they need.
+    """Parameters of an unscheduled kernel, and what decides how its outputs may differ.
 
     Attributes
     ----------
     parameters : list of Parameter
-    scales : list of float
-        Factor of the values of each parameter.
     most_index : int or None
         Integers are below this, since they are indices; None if the kernel reads no index.
     length : int
         Elements of the longest reduction.
-    fills : dict of Fill
-        By number of the parameter, those that need special values.
+    has_floats, takes_steps : bool
+        Whether the kernel computes with floats, and rounds some of them to integers.
     """
 
     parameters: list[Parameter]
-    scales: list[float]
-    most_index: int | None
-    length: int
-    fills: dict[int, Fill]
+    most_index: int | None = None
+    length: int = 1
+    has_floats: bool = False
+    takes_steps: bool = False
+
+    @property
+    def factors(self) -> list[int]:
+        """Numbers of the scales."""
+        return [n for n, each in enumerate(self.parameters) if each.is_factor]
+
+
+@dataclass
+class _Nodes:
+    """What a kernel consists of."""
+
+    loads: list[Any] = field(default_factory=list)
+    stores: list[Any] = field(default_factory=list)
+    blocks: list[Any] = field(default_factory=list)
+    casts: list[Any] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    @staticmethod
+    def of(body: Any) -> _Nodes:
+        found = _Nodes()
+        kinds = [
+            (tvm.ir.expr.TensorLoad, found.loads.append),
+            (tvm.tirx.BufferStore, found.stores.append),
+            (tvm.s_tir.SBlock, found.blocks.append),
+            (tvm.tirx.Cast, found.casts.append),
+            (tvm.ir.Call, found.calls.append),
+        ]
+        tvm_ffi.structural_walk(body, kinds)
+        return found
 
 
 def signature(function: Any) -> Signature:
-    """Analyse the parameters of an unscheduled kernel.
+    """Analyze the parameters of an unscheduled kernel.
 
     Raises
     ------
-    UnknownError
+    NotAffineError
         If a shape is not known.
     """
-    loads: list[Any] = []
-    stores: list[Any] = []
-    blocks: list[Any] = []
-    tvm_ffi.structural_walk(
-        function.body,
-        [
-            (tvm.ir.expr.TensorLoad, loads.append),
-            (tvm.tirx.BufferStore, stores.append),
-            (tvm.s_tir.SBlock, blocks.append),
-        ],
-    )
-    read = {load.source for load in loads}
-    written = {store.buffer for store in stores}
+    nodes = _Nodes.of(function.body)
+    read = {load.source for load in nodes.loads}
+    written = {store.buffer for store in nodes.stores}
     parameters = []
-    try:
-        for parameter in function.params:
-            is_read, is_written = parameter in read, parameter in written
-            # An accumulation also reads its own output.
-            opaque = not (is_read or is_written)
-            parameters.append(
-                Parameter(
-                    tuple(shape_of(parameter)),
-                    str(parameter.dtype),
-                    opaque or (is_read and not (is_written and _only_own(parameter, blocks))),
-                    opaque or is_written,
-                )
-            )
-        most = _most_index([*loads, *stores])
-    except NotAffineError as fault:
-        raise UnknownError(str(fault)) from None
-    lengths = [length_of(block) for block in blocks]
-    scales = _scales(function, blocks)
-    longest = max(lengths, default=1)
-    return Signature(parameters, scales, most, longest, fills(function, scales))
+    for given in function.params:
+        is_read, is_written = given in read, given in written
+        # An accumulation also reads its own output.
+        is_own = is_read and is_written and _is_written_first(given, nodes.blocks)
+        opaque = not (is_read or is_written)
+        shape, dtype = tuple(shape_of(given)), str(given.dtype)
+        made = Parameter(shape, dtype, opaque or (is_read and not is_own), opaque or is_written)
+        if dtype in _BYTES:
+            made.low, made.high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        elif not made.is_float:
+            made.low, made.high = (0.0, 1.0) if dtype == "bool" else _INTEGERS
+        parameters.append(made)
+    types = {str(store.buffer.dtype) for store in nodes.stores}
+    types |= {each.dtype for each in parameters}
+    found = Signature(
+        parameters,
+        _most_index([*nodes.loads, *nodes.stores]),
+        max(map(_length, nodes.blocks), default=1),
+        not types.isdisjoint(ROUNDING),
+        any(_rounds(each) for each in nodes.casts) or any(_is_rounding(c) for c in nodes.calls),
+    )
+    places = {each: place for place, each in enumerate(function.params)}
+    _limit_sums(found, places, nodes.blocks)
+    if not types.isdisjoint(_BYTES) or any(map(dot_products.is_dot, nodes.calls)):
+        _fit_bytes(found, places, nodes)
+    return found
 
 
-def _only_own(buffer: Any, blocks: list[Any]) -> bool:
+def _is_written_first(buffer: Any, blocks: list[Any]) -> bool:
     """Whether a buffer is written before any other block reads it."""
     for block in blocks:
-        reads = any(region.source.same_as(buffer) for region in block.reads)
-        writes = any(region.source.same_as(buffer) for region in block.writes)
-        if writes:
+        if any(region.source.same_as(buffer) for region in block.writes):
             return True
-        if reads:
+        if any(region.source.same_as(buffer) for region in block.reads):
             return False
     return False
 
 
-def _scales(function: Any, blocks: list[Any]) -> list[float]:
-    """For one factor of each sum of products, one over the root of the sum's length."""
-    scales = [1.0] * len(function.params)
-    for block in blocks:
-        store, length = block.body, length_of(block)
-        if length < 2 or type(store).__name__ != "BufferStore":
-            continue
-        product: Any = getattr(store.value, "b", None)
-        if type(product).__name__ != "Mul":
-            continue
-        for factor in (product.b, product.a):
-            while type(factor).__name__ == "Cast":
-                factor = factor.value
-            source = getattr(factor, "source", None)
-            places = [p for p, each in enumerate(function.params) if each.same_as(source)]
-            if places:
-                scales[places[0]] = float(min(scales[places[0]], length**-0.5))
-                break
-    return scales
+def _length(block: Any) -> int:
+    """Number of elements that a block reduces to one."""
+    reduced = tvm.tirx.IterVar.CommReduce
+    return prod(int(a.dom.extent) for a in block.iter_vars if a.iter_type == reduced)
+
+
+def _rounds(cast: Any) -> bool:
+    from_float = str(cast.value.ty.dtype) in ROUNDING
+    return from_float and str(cast.ty.dtype) not in ROUNDING
+
+
+def _is_rounding(call: Any) -> bool:
+    name = str(getattr(call.op, "name", "")).rpartition(".")[2]
+    return name in ("floor", "ceil", "trunc", "round", "nearbyint")
 
 
 def _most_index(accesses: list[Any]) -> int | None:
@@ -164,8 +185,67 @@ def _most_index(accesses: list[Any]) -> int | None:
     return min(found, default=None)
 
 
-def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
-    """The values of one argument.
+def _operands(block: Any) -> Iterator[tuple[str, Any]]:
+    """Buffers that arithmetic of a block reads, each with the name of the operation."""
+    nodes: list[Any] = []
+    kinds = [getattr(tvm.tirx, kind) for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min")]
+    tvm_ffi.structural_walk(block.body, [(kind, nodes.append) for kind in kinds])
+    for node in nodes:
+        for value in (node.b, node.a):
+            while type(value).__name__ == "Cast":
+                value = value.value
+            if hasattr(value, "source"):
+                yield type(node).__name__, value.source
+
+
+def _limit_sums(found: Signature, places: dict[Any, int], blocks: list[Any]) -> None:
+    """Divide one factor of each sum of products by the root of the sum's length."""
+    for block in blocks:
+        size, done = _length(block) ** -0.5, False
+        for kind, buffer in _operands(block):
+            if kind == "Mul" and buffer in places and size < 1 and not done:
+                each = found.parameters[places[buffer]]
+                if each.is_float:
+                    each.low, each.high = max(each.low, -size), min(each.high, size)
+                done = True
+
+
+def _fit_bytes(found: Signature, places: dict[Any, int], nodes: _Nodes) -> None:
+    """Give scales, limits, zero points, addends and words of bytes the sizes that they need."""
+    ends = [str(each.ty.dtype) for each in nodes.casts if _rounds(each)]
+    end = next((each for each in ends if each in _BYTES), "")
+    addend = _PRODUCT * sqrt(found.length)
+    for block in nodes.blocks:
+        points, is_sum = prod(int(axis.dom.extent) for axis in block.iter_vars), _length(block) > 1
+        for kind, buffer in _operands(block):
+            each = found.parameters[places[buffer]] if buffer in places else None
+            if each is None or prod(each.shape) >= points:
+                continue
+            is_one = prod(each.shape) == 1
+            if each.dtype == "int32":
+                if is_sum and kind == "Mul":
+                    each.low, each.high = -127, 127
+                elif not is_sum and kind in ("Add", "Sub") and not is_one:
+                    each.low, each.high = -addend, addend
+            elif not each.is_float or is_sum:
+                continue
+            elif kind in ("Mul", "Div"):
+                each.low, each.high, each.is_factor = 0.5, 1.5, True
+            elif is_one and end and kind in ("Max", "Min"):
+                limits = np.iinfo(end)
+                each.low = each.high = limits.min if kind == "Max" else limits.max
+            elif is_one and end == "uint8":
+                each.low = each.high = _ZERO_POINT
+    for call in nodes.calls:
+        for word in call.args if dot_products.is_dot(call) else ():
+            place = places.get(getattr(word, "source", None))
+            if place is not None and found.parameters[place].dtype == "int32":
+                found.parameters[place].low = -(2.0**31)
+                found.parameters[place].high = 2.0**31 - 1
+
+
+def drawn(given: Signature, place: int, *, positive: bool, size: float = 1.0) -> np.ndarray:
+    """The values of one argument, each of which may stand for several elements.
 
     Parameters
     ----------
@@ -173,69 +253,48 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
     place : int
         Number of the parameter; each has different values.
     positive : bool
-        Whether all values are above zero.
+        Whether ordinary floats are all above zero.
+    size : float
+        Multiplies the values.
 
     Returns
     -------
     values : numpy.ndarray
-        Of the parameter's shape; float16 is held in float32. Large ones overlap themselves.
-
-    Raises
-    ------
-    UnknownError
-        If NumPy lacks the type.
+        Of the parameter's shape, read only.
     """
     parameter = given.parameters[place]
-    count = prod(parameter.shape)
-    dtype = held(parameter.dtype)
-    random = np.random.default_rng([place, PERIOD])
-    is_plain = place not in given.fills and parameter.dtype == "float32"
-    steps = _steps(parameter.shape) if is_plain and count >= _LARGE else []
-    length = sum((n - 1) * step for n, step in zip(parameter.shape, steps, strict=False)) + 1
-    block: np.ndarray
-    if place in given.fills:
-        block = numbers(given.fills[place], dtype, PERIOD, random)
-    elif parameter.dtype in ROUNDING:
-        block = random.random(length if steps else PERIOD, dtype="float32")
-        block = block + np.float32(_POSITIVE_FROM) if positive else 2 * block - 1
-        block *= np.float32(given.scales[place])
-        if parameter.dtype == "float16":
-            block = block.astype("float16").astype("float32")
-    elif dtype.kind == "b":
-        block = random.integers(0, 2, PERIOD)
-    elif given.most_index is not None and dtype.itemsize >= 4:
-        block = _indices(count, given.most_index, place)
-    elif dtype.itemsize == 1:
-        limits = np.iinfo(dtype)
-        block = random.integers(limits.min, limits.max, PERIOD, endpoint=True)
+    dtype, count = np.dtype(parameter.dtype), prod(parameter.shape)
+    random = np.random.default_rng([place, 7])
+    low, high = parameter.low, parameter.high
+    if given.most_index is not None and dtype.kind in "iu" and dtype.itemsize >= 4:
+        return _indices(count, given.most_index, place).astype(dtype).reshape(parameter.shape)
+    steps = _steps(parameter.shape)
+    length = sum((n - 1) * step for n, step in zip(parameter.shape, steps, strict=True)) + 1
+    if dtype.kind == "f":
+        if positive and low == -high:
+            low, high = _POSITIVE[0] * high, _POSITIVE[1] * high
+        table = random.random(length, "float32") * np.float32(high - low) + np.float32(low)
+        table = (table * np.float32(size)).astype(dtype)
     else:
-        block = random.integers(_LEAST, _MOST, PERIOD)
-    if steps:
-        strides = [step * dtype.itemsize for step in steps]
-        view: np.ndarray = np.ndarray(parameter.shape, dtype, block, strides=strides)
-        view.flags.writeable = False
-        return view
-    made = empty((count,), dtype)
-    whole = count // len(block) * len(block)
-    made[:whole].reshape(-1, len(block))[:] = block
-    made[whole:] = block[: count - whole]
-    return made.reshape(parameter.shape)
+        table = random.integers(int(low), int(high), length, endpoint=True).astype(dtype)
+    strides = [step * dtype.itemsize for step in steps]
+    return np.lib.stride_tricks.as_strided(table, parameter.shape, strides, writeable=False)
 
 
 def _steps(shape: Sequence[int]) -> list[int]:
-    """Distances of neighbours on each axis, in a table that a large argument is a view of.
+    """Distances of neighbors on each axis in the table of an argument's values.
 
-    The table stays in the cache, and 411 MB of weights take no memory of their own. As with a
-    period, elements that are equal are far from each other; distances are primes, so that no tile's
-    extent leads from one to the other.
+    In a small table, all elements are different. In a large one, equal elements are far from each
+    other; distances are primes, so that no tile's extent leads from one to the other.
     """
     steps: list[int] = []
     whole = 1
+    is_large = prod(shape) > _TABLE
     for number, extent in enumerate(reversed(shape)):
+        step = min(whole, _TABLE // (extent * max(1, number))) if is_large else whole
+        steps.append(_prime(step) if is_large and number else step)
         # From ``whole`` on, no two elements are equal.
-        step = min(whole, _TABLE // (extent * max(1, number)))
-        steps.append(_prime(step) if number else 1)
-        whole += (extent - 1) * steps[-1]
+        whole = whole + (extent - 1) * steps[-1] if is_large else whole * extent
     return steps[::-1]
 
 
@@ -255,4 +314,4 @@ def _indices(count: int, most: int, place: int) -> np.ndarray:
     step = 7919 + 2 * place
     while gcd(step, most) > 1:
         step += 1
-    return np.arange(max(1, count), dtype=np.int64) * step % most
+    return np.arange(max(1, count), dtype=np.int64)[:count] * step % most

@@ -20,16 +20,6 @@ from fewtune.runtime.tvm import tvm, usable_cores
 _LARGE_BYTES = 2**24
 
 
-def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array in memory that TVM allocates.
-
-    NumPy requests huge pages, which took four times as long on a virtual machine.
-    """
-    size = prod(shape) * dtype.itemsize
-    held = tvm.runtime.empty((max(1, size),), "uint8")
-    return np.from_dlpack(held)[:size].view(dtype).reshape(shape)
-
-
 def copy(source: np.ndarray, target: np.ndarray) -> None:
     """Copy an array into another of its shape; large ones by several threads."""
     axis = int(np.argmax(target.shape)) if target.ndim else 0
@@ -44,12 +34,6 @@ def copy(source: np.ndarray, target: np.ndarray) -> None:
     ]
     with ThreadPoolExecutor(parts) as threads:
         list(threads.map(lambda piece: np.copyto(target[piece], source[piece]), pieces))
-
-
-def memory_bytes(array: np.ndarray) -> int:
-    """Memory that an array takes; it may be a view whose elements overlap."""
-    base = array.base
-    return min(array.nbytes, base.nbytes) if isinstance(base, np.ndarray) else array.nbytes
 
 
 class Buffers:

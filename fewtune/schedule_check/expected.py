@@ -1,131 +1,103 @@
-"""Expected outputs of a task, with an allowance for each element."""
+"""Expected outputs of a task, and how far those of another right kernel may be from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
-from fewtune.schedule_check.numbers import ROUNDING, SUM
+from fewtune.schedule_check.arguments import ROUNDING
 
-# Allowance over the expected effect of rounding.
-_TIMES = 4.0
-# Exponentials underflow near these values; implementations differ in where exactly.
-_SMALLEST = {"float16": 2.0**-22, "float32": 2.0**-120, "float64": 2.0**-1000}
-# Elements that are compared at once. A difference of so many stays in a core's cache, and in memory
-# that NumPy has used before.
+# Difference of two orders of summation, in roundings of one of the root of the sum's length.
+_ORDER = 32.0
+# Exponentials and the like are polynomials, which are off by a few units of float32.
+_FUNCTION = 2.0**-16
+# Times the movement of an output when its arguments are moved by a rounding.
+_MOVED = 8.0
+# Share of elements, and least number, that may take another step if floats are rounded to steps.
+_STEP_SHARE, _STEP_LEAST = 0.005, 2
+# Elements that are compared at once: their differences stay in a core's cache.
 _PART = 2**14
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output: its right values, and by how much each element may differ.
+    """One output of a kernel that is known to be right.
 
     Attributes
     ----------
-    value, allowance : array
-        Of the output's shape. If the allowance is None, no element may differ.
+    value : array
+    relative, absolute : float
+        An element may differ by ``relative`` times its magnitude, plus ``absolute``.
+    may_step : bool
+        Whether a few elements may differ: integers by one, floats and booleans freely.
     """
 
     value: np.ndarray
-    allowance: np.ndarray | None
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of both arrays."""
-        return self.value.nbytes + (0 if self.allowance is None else self.allowance.nbytes)
+    relative: float
+    absolute: float
+    may_step: bool
 
     @staticmethod
-    def of(value: np.ndarray, error: Any, dtype: str) -> Expected:
-        """From a value, its error bound, and the dtype in which it is written."""
-        if isinstance(error, float) and error == 0 and dtype not in ROUNDING:
-            return Expected(value, None)
-        allowance = np.asarray(error, dtype="float32") * np.float32(_TIMES)
-        if dtype in ROUNDING:
-            # In one array: the first use of memory costs as much as the arithmetic.
-            own = np.abs(value, out=np.empty_like(value))
-            own *= np.float32(2 * ROUNDING[dtype])
-            own += allowance
-            own += np.float32(_SMALLEST[dtype])
-            np.copyto(own, np.inf, where=np.isnan(own))
-            allowance = own.astype("float32", copy=False)
-        return Expected(value, np.broadcast_to(allowance, value.shape))
-
-    @staticmethod
-    def from_kernel(value: np.ndarray, dtype: str, length: int, is_rounded: bool) -> Expected:
-        """From an output of a kernel that is known to be right.
+    def of(
+        value: np.ndarray, length: int, may_step: bool, moved: np.ndarray | None = None
+    ) -> Expected:
+        """From an output of a kernel whose longest sum has so many terms.
 
         Parameters
         ----------
         value : array
-        dtype : str
         length : int
-            Elements of the kernel's longest reduction.
-        is_rounded : bool
-            Whether the kernel computes with floats at all.
+        may_step : bool
+        moved : array, optional
+            The output for arguments that were moved by a rounding.
         """
-        if dtype not in ROUNDING:
-            # A float halfway between two integers may be rounded to either.
-            return Expected.of(value, 0.25 if is_rounded and value.dtype.kind in "iu" else 0.0, "")
-        unit = np.float32(SUM * ROUNDING[dtype] * sqrt(length))
-        return Expected.of(value, unit * (1 + np.abs(value)), dtype)
+        if value.dtype.name not in ROUNDING:
+            return Expected(value, 0.0, 0.0, may_step)
+        size = _mean(np.abs(value))
+        unit = _ORDER * ROUNDING[value.dtype.name] * sqrt(length) + _FUNCTION
+        more = 0.0
+        if moved is not None and size:
+            with np.errstate(invalid="ignore", over="ignore"):
+                more = _MOVED * _mean(np.abs(moved.astype("float64") - value)) / size
+        return Expected(value, unit + more, (unit + more) * size, may_step)
 
     def fault(self, found: np.ndarray) -> str:
         """What differs from the right values; empty if nothing does."""
-        if self.agrees(found):
+        a, b = found.reshape(-1), self.value.reshape(-1)
+        parts = [slice(begin, begin + _PART) for begin in range(0, a.size, _PART)]
+        wrong = np.concatenate([np.zeros(0, int), *(self._wrong(a, b, part) for part in parts)])
+        few = max(_STEP_LEAST, int(_STEP_SHARE * a.size))
+        if self.may_step and len(wrong) <= few and self._are_near(a[wrong], b[wrong]):
             return ""
-        wrong = ~_right(found, self.value, self.allowance)
-        place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-        index = [int(each) for each in place]
+        if not len(wrong):
+            return ""
+        place = np.unravel_index(int(wrong[0]), self.value.shape)
         return (
-            f"{int(np.count_nonzero(wrong))} of {wrong.size} elements differ; at {index} it has "
-            f"{found[place]:.6g}, right is {self.value[place]:.6g}"
+            f"{len(wrong)} of {a.size} elements differ; at {[int(each) for each in place]} it has "
+            f"{a[wrong[0]]:.6g}, right is {b[wrong[0]]:.6g}"
         )
 
-    def agrees(self, found: np.ndarray) -> bool:
-        """Whether an output is right: a few elements are compared at a time.
+    def _wrong(self, found: np.ndarray, right: np.ndarray, part: slice) -> np.ndarray:
+        """Places of elements of a part that differ by more than allowed."""
+        a, b = found[part], right[part]
+        if a.dtype.kind != "f":
+            return np.flatnonzero(a != b) + part.start
+        with np.errstate(invalid="ignore", over="ignore"):
+            is_right = np.abs(a - b) <= self.relative * np.abs(b) + self.absolute
+        if not is_right.all():
+            is_right |= (a == b) | (np.isnan(a) & np.isnan(b))
+        return np.flatnonzero(~is_right) + part.start
 
-        Differences of a whole output would be written to new memory, whose first use takes longer
-        than the comparison.
-        """
-        a, b = found.reshape(-1), self.value.reshape(-1)
-        room = None if self.allowance is None else _flat(self.allowance)
-        for begin in range(0, a.size, _PART):
-            part = slice(begin, begin + _PART)
-            if not _right(a[part], b[part], None if room is None else room[part]).all():
-                return False
-        return True
-
-
-def _right(found: np.ndarray, value: np.ndarray, allowance: np.ndarray | None) -> np.ndarray:
-    """Which elements are right."""
-    if allowance is None:
-        return np.asarray(found == value)
-    if found.dtype.kind != "f":
-        return np.asarray(np.abs(found.astype("float64") - value) <= allowance)
-    with np.errstate(invalid="ignore", over="ignore"):
-        moved = np.asarray(found - value)
-        right = np.abs(moved, out=moved) <= allowance
-    if not right.all():
-        right |= (found == value) | (np.isnan(found) & np.isnan(value))
-    return right
+    @staticmethod
+    def _are_near(found: np.ndarray, right: np.ndarray) -> bool:
+        if found.dtype.kind in "iu":
+            return bool(np.all(np.abs(found.astype("float64") - right) <= 1))
+        return bool(np.all(np.isfinite(found) == np.isfinite(right)))
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
-    """An array with one axis; one value that is repeated is not copied."""
-    if not any(array.strides) and array.size:
-        return np.broadcast_to(array[(0,) * array.ndim], (array.size,))
-    return array.reshape(-1)
-
-
-def is_usable(outputs: Sequence[Expected]) -> bool:
-    """Whether most elements of each output are finite, so that a comparison can find a fault."""
-    # The mean of booleans takes several times as long as counting them.
-    return all(
-        2 * np.count_nonzero(np.isfinite(each.value)) > each.value.size
-        for each in outputs
-        if each.value.size
-    )
+def _mean(values: np.ndarray) -> float:
+    """Mean of the finite values; a few infinite ones hide no fault."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean(dtype="float64")) if finite.size else 0.0

@@ -1,15 +1,15 @@
 """The reference of one task, and the comparison of a candidate with it.
 
-The interpreter computes the reference. A kernel that it does not support is compiled with its
-default schedule and the original weight layout. If a candidate differs from the reference, the
-kernel without any schedule decides.
+A kernel with its default schedule computes the reference: the import has compared such kernels'
+outputs with onnxruntime's. If a candidate differs, the kernel without any schedule decides.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,12 +18,10 @@ import numpy as np
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.schedule_check.arguments import Signature, drawn, signature
-from fewtune.schedule_check.buffers import Buffers, copy, memory_bytes
-from fewtune.schedule_check.expected import Expected, is_usable
-from fewtune.schedule_check.interpreter import outputs_of
+from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
+from fewtune.schedule_check.buffers import Buffers, copy
+from fewtune.schedule_check.expected import Expected
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
-from fewtune.schedule_check.numbers import ROUNDING, UnknownError
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
@@ -32,6 +30,13 @@ from fewtune.task.weight_layout import FREE
 _MOST_UNSCHEDULED_FLOPS = 4e9
 # Bytes of integers that a kernel has not written: an unlikely result.
 _POISON = 0xA5
+# Powers of two that are tried as the size of scales: sums of bytes have up to seven digits.
+_POWERS = range(0, -26, -2)
+# Elements of an output that are looked at for that.
+_SAMPLED = 2**16
+
+# Runs a kernel on the arguments, moved by a rounding or not: its outputs, until the next run.
+_Run = Callable[[bool], dict[int, np.ndarray]]
 
 
 @dataclass
@@ -67,21 +72,23 @@ class Reference:
     cache: ReferenceCache
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
-    _given: list[Any] = field(init=False, default_factory=list)
-    _expected: dict[int, Expected] = field(init=False, default_factory=dict)
-    _is_positive: bool = False
-    _is_confirmed: bool = False
+    _found: CachedReference | None = None
+    _given: dict[int, np.ndarray] = field(init=False, default_factory=dict)
 
     @property
     def held_bytes(self) -> int:
-        given = sum(memory_bytes(each) for each in self._given if each is not None)
-        return given + sum(each.held_bytes for each in self._expected.values())
+        found = self._found or CachedReference()
+        arrays = [*found.outputs.values(), *found.moved.values()]
+        # An argument may be a view of a smaller table.
+        tables = [getattr(each.base, "base", None) for each in self._given.values()]
+        return sum(each.nbytes for each in [*arrays, *tables] if isinstance(each, np.ndarray))
 
     def fault_of(
         self,
         code: Any,
         shapes: Sequence[tuple[int, ...]],
         scheduled: str | tvm.IRModule | None,
+        is_default: bool = False,
     ) -> str:
         """What is wrong with a candidate; empty if its outputs are right.
 
@@ -89,94 +96,93 @@ class Reference:
         ----------
         code, shapes, scheduled
             As for `fewtune.schedule_check.check.Checker.check`.
+        is_default : bool
+            Whether it has the default schedule, whose outputs are the reference.
         """
-        self._prepare()
         if isinstance(scheduled, str):
             scheduled = module_of(scheduled) if PREPROC in scheduled else None
+        began_s, before_s = time.perf_counter(), self.spent_s
+        if self._found is None:
+            self._signature = signature(self.module["main"])
         try:
             blocks = self._layouts(shapes, scheduled)
-            fault = self._difference(self._run(code, shapes, self.device, blocks))
-            if fault and not self._is_confirmed:
+            run = partial(self._run, code, shapes, self.device, blocks)
+            if self._found is None:
+                self._found = self._read() or self._computed(run if is_default else None)
+                self.spent_s = before_s + time.perf_counter() - began_s
+            fault = self._difference(run(False))
+            if fault and not self._found.moved:
+                began_s, before_s = time.perf_counter(), self.spent_s
                 self._confirm()
-                fault = self._difference(self._run(code, shapes, self.device, blocks))
+                self.spent_s = before_s + time.perf_counter() - began_s
+                fault = self._difference(run(False))
         except LayoutError as error:
             return str(error)
         return fault
 
-    def _prepare(self) -> None:
-        if self._expected:
-            return
-        began_s = time.perf_counter()
-        self._signature = signature(self.module["main"])
-        cached = self.cache.read(self.key)
-        if cached is not None:
-            self._draw(positive=cached.positive)
-            self._expected, self._is_confirmed = cached.expected, cached.confirmed
-        else:
-            for positive in (False, True):
-                self._draw(positive=positive)
-                self._expected = self._interpreted()
-                if is_usable(list(self._expected.values())):
-                    break
-            self._write(began_s)
-        self.spent_s += time.perf_counter() - began_s
+    def _read(self) -> CachedReference | None:
+        found = self.cache.read(self.key)
+        if found is not None:
+            self._draw(found)
+        return found
 
-    def _draw(self, *, positive: bool) -> None:
-        self._is_positive = positive
-        self._given = [
-            drawn(self._signature, place, positive=positive) if parameter.is_read else None
+    def _draw(self, wanted: CachedReference) -> None:
+        factors = self._signature.factors
+        self._given = {
+            place: drawn(
+                self._signature,
+                place,
+                positive=wanted.positive,
+                size=2.0**wanted.power if place in factors else 1.0,
+            )
             for place, parameter in enumerate(self._signature.parameters)
-        ]
-
-    def _write(self, began_s: float) -> None:
-        found = CachedReference(self._expected, self._is_positive, self._is_confirmed)
-        self.cache.write(self.key, found, time.perf_counter() - began_s)
-
-    def _interpreted(self) -> dict[int, Expected]:
-        try:
-            outputs = outputs_of(self.module["main"], self._given)
-        except (UnknownError, MemoryError):
-            return self._by_default()
-        return {
-            place: Expected.of(made.value, made.error, made.dtype)
-            for place, made in outputs.items()
+            if parameter.is_read
         }
 
-    def _by_default(self) -> dict[int, Expected]:
-        """Compute by the default schedule, with the original weight layout."""
+    def _computed(self, run: _Run | None) -> CachedReference:
+        """The outputs for the arguments that show most."""
+        run = run or self._compiled(self._by_default())
+        found = CachedReference()
+        self._draw(found)
+        outputs = run(False)
+        if not _is_usable(outputs):
+            found.positive = True
+            self._draw(found)
+            outputs = run(False)
+        if self._signature.factors:
+            shown = {}
+            for found.power in _POWERS:
+                self._draw(found)
+                shown[found.power] = _most_common(run(False))
+            found.power = min(shown, key=shown.__getitem__)
+            self._draw(found)
+            outputs = run(False)
+        found.outputs = {place: value.copy() for place, value in outputs.items()}
+        self.cache.write(self.key, found)
+        return found
+
+    def _confirm(self) -> None:
+        """Replace the expected outputs by those of the unscheduled kernel, and measure noise."""
+        assert self._found is not None
+        takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
+        is_default = has_own_device(self.target) or takes_long
+        run = self._compiled(self._by_default() if is_default else self.module)
+        self._found.outputs = {place: value.copy() for place, value in run(False).items()}
+        self._found.moved = {place: value.copy() for place, value in run(True).items()}
+        self.cache.write(self.key, self._found)
+
+    def _by_default(self) -> tvm.IRModule:
+        """The kernel with its default schedule, and the original weight layout."""
         function = self.module["main"]
         if FREE in (function.attrs or {}):
             function = function.without_attr(FREE)
         plain = tvm.IRModule({"main": function})
         schedule = default_schedule(plain, self.target)
-        return self._computed(plain if schedule is None else schedule.mod)
+        return plain if schedule is None else schedule.mod
 
-    def _confirm(self) -> None:
-        """Correct the expected outputs by those of the unscheduled kernel, if they differ."""
-        began_s = time.perf_counter()
-        self._is_confirmed = True
-        takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
-        if has_own_device(self.target) or takes_long:
-            found = self._by_default()
-        else:
-            found = self._computed(self.module)
-        if any(not self._expected[place].agrees(each.value) for place, each in found.items()):
-            self._expected = found
-        self._write(began_s)
-        self.spent_s += time.perf_counter() - began_s
-
-    def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
+    def _compiled(self, module: tvm.IRModule) -> _Run:
         shapes = [parameter.shape for parameter in self._signature.parameters]
-        code = build(module, self.target)
-        outputs = self._run(code, shapes, device_of(self.target), {})
-        given = self._signature
-        is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
-        return {
-            place: Expected.from_kernel(
-                value.copy(), given.parameters[place].dtype, given.length, is_rounded
-            )
-            for place, value in outputs.items()
-        }
+        return partial(self._run, build(module, self.target), shapes, device_of(self.target), {})
 
     def _layouts(
         self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None
@@ -195,13 +201,15 @@ class Reference:
         shapes: Sequence[tuple[int, ...]],
         device: Any,
         blocks: Mapping[int, Any],
+        moved: bool,
     ) -> dict[int, np.ndarray]:
         """Outputs of a kernel, by number of the parameter; valid until the next run."""
         is_here = device == tvm.cpu(0)
+        parameters = self._signature.parameters
         tensors, written = [], {}
-        for place, parameter in enumerate(self._signature.parameters):
+        for place, parameter in enumerate(parameters):
             tensor, array = self.buffers.tensor(place, shapes[place], parameter.dtype)
-            self._fill(array, place, blocks.get(place))
+            self._fill(array, place, blocks.get(place), moved)
             if not is_here:
                 tensor = tvm.runtime.tensor(array, device=device)
             tensors.append(tensor)
@@ -210,14 +218,11 @@ class Reference:
         code["main"](*tensors)
         if not is_here:
             written = {place: tensors[place].numpy() for place in written}
-        return {
-            place: self._held(array, self._signature.parameters[place])
-            for place, array in written.items()
-        }
+        return {place: array.reshape(parameters[place].shape) for place, array in written.items()}
 
-    def _fill(self, array: np.ndarray, place: int, block: Any) -> None:
+    def _fill(self, array: np.ndarray, place: int, block: Any, moved: bool) -> None:
         """Fill a buffer with its argument; an output with values that show missing writes."""
-        given = self._given[place]
+        given = self._given.get(place)
         if given is None:
             if array.dtype.kind == "f":
                 array.fill(np.nan)
@@ -229,17 +234,39 @@ class Reference:
                 raise LayoutError(f"its layout has room for {room} weights")
             lay_out(block, given, array)
         else:
-            copy(given.reshape(array.shape), array)
-
-    @staticmethod
-    def _held(array: np.ndarray, parameter: Any) -> np.ndarray:
-        if parameter.dtype == "float16":
-            array = array.astype("float32")
-        return array.reshape(parameter.shape)
+            copy(given, array.reshape(given.shape))
+        if moved and given is not None and array.dtype.name in ROUNDING:
+            unit = ROUNDING[array.dtype.name]
+            random = np.random.default_rng(place)
+            array *= random.uniform(1 - unit, 1 + unit, array.shape).astype(array.dtype)
 
     def _difference(self, found: dict[int, np.ndarray]) -> str:
-        for place, expected in sorted(self._expected.items()):
-            fault = expected.fault(found[place])
+        assert self._found is not None
+        given, outputs = self._signature, self._found.outputs
+        for place, value in sorted(outputs.items()):
+            is_float = value.dtype.kind == "f"
+            may_step = given.takes_steps if is_float else given.has_floats
+            moved = self._found.moved.get(place)
+            fault = Expected.of(value, given.length, may_step, moved).fault(found[place])
             if fault:
-                return f"output {place}: {fault}" if len(self._expected) > 1 else fault
+                return f"output {place}: {fault}" if len(outputs) > 1 else fault
         return ""
+
+
+def _is_usable(outputs: Mapping[int, np.ndarray]) -> bool:
+    """Whether most elements of each output are finite, so that a comparison can find a fault."""
+    return all(
+        2 * np.count_nonzero(np.isfinite(each)) > each.size
+        for each in outputs.values()
+        if each.size
+    )
+
+
+def _most_common(outputs: Mapping[int, np.ndarray]) -> float:
+    """The largest share that one value has in an output: with less, more faults are seen."""
+    shares = [0.0]
+    for each in outputs.values():
+        some = each.reshape(-1)[:_SAMPLED]
+        _, counts = np.unique(some, return_counts=True)
+        shares.append(float(counts.max(initial=0)) / max(1, some.size))
+    return round(max(shares), 2)

@@ -50,7 +50,7 @@ def measured_defaults(
             [None] * len(batch),
             races=[state.task.info.name for state, _ in batch],
             keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
-            checks=[state.check for state, _ in batch],
+            checks=[state.check._replace(is_default=True) for state, _ in batch],
         )
         for (state, schedule), outcome in zip(batch, outcomes, strict=True):
             yield state, Trial.of(schedule, outcome)

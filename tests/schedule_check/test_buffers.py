@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule_check.buffers import Buffers, copy, empty
+from fewtune.schedule_check.buffers import Buffers, copy
 
 
 def test_a_tensor_and_its_array_are_the_same_memory() -> None:
@@ -33,7 +33,7 @@ def test_buffers_grow_as_needed() -> None:
 def test_large_arrays_are_copied_whole() -> None:
     """On more than one core, several threads copy."""
     source = np.arange(2**22 + 2**12, dtype="float32").reshape(-1, 2**12).T
-    target = empty(source.shape, source.dtype)
+    target = np.empty_like(source)
     copy(source, target)
     np.testing.assert_array_equal(target, source)
 

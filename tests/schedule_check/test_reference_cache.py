@@ -10,17 +10,14 @@ import pytest
 
 from fewtune.process.temporary import SESSION_PREFIX
 from fewtune.schedule_check import reference
-from fewtune.schedule_check.expected import Expected
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
 from tests.schedule_check.test_check import altered, checked, convolution
 
 FOUND = CachedReference(
-    {
-        0: Expected(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)),
-        2: Expected(np.array([True, False]), None),
-    },
+    {0: np.arange(6, dtype=np.float32).reshape(2, 3), 2: np.array([True, False])},
+    {0: np.ones((2, 3), np.float32)},
     positive=True,
-    confirmed=False,
+    power=-12,
 )
 
 
@@ -30,40 +27,40 @@ def only_file(folder: Path) -> Path:
 
 
 def test_a_written_reference_is_read(tmp_path: Path) -> None:
-    ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
+    ReferenceCache(tmp_path).write("a task", FOUND)
     read = ReferenceCache(tmp_path).read("a task")
     assert read is not None
-    assert read[1:] == FOUND[1:]
-    assert list(read.expected) == [0, 2]
-    np.testing.assert_array_equal(read.expected[0].value, FOUND.expected[0].value)
-    np.testing.assert_array_equal(read.expected[0].allowance, FOUND.expected[0].allowance)
-    assert read.expected[2].allowance is None
-    assert read.expected[2].value.tolist() == [True, False]
+    assert (read.positive, read.power) == (True, -12)
+    assert sorted(read.outputs) == [0, 2] and list(read.moved) == [0]
+    for place, array in FOUND.outputs.items():
+        np.testing.assert_array_equal(read.outputs[place], array)
+        assert read.outputs[place].dtype == array.dtype
+    np.testing.assert_array_equal(read.moved[0], FOUND.moved[0])
     assert ReferenceCache(tmp_path).read("another") is None
 
 
-@pytest.mark.parametrize("place", ["first", "middle", "last", "short", "empty"])
+@pytest.mark.parametrize("place", ["first", "header", "array", "short", "empty"])
 def test_a_damaged_file_is_ignored(tmp_path: Path, place: str) -> None:
-    ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
+    ReferenceCache(tmp_path).write("a task", FOUND)
     file = only_file(tmp_path)
     content = bytearray(file.read_bytes())
     if place in ("short", "empty"):
         del content[len(content) // 2 if place == "short" else 0 :]
     else:
-        content[{"first": 3, "middle": 40, "last": -1}[place]] ^= 0xFF
+        array = content.index(FOUND.outputs[0].tobytes())
+        content[{"first": 3, "header": 40, "array": array + 5}[place]] ^= 0xFF
     file.write_bytes(content)
     assert ReferenceCache(tmp_path).read("a task") is None
 
 
-def test_large_or_fast_references_are_not_cached(tmp_path: Path) -> None:
-    ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND, spent_s=1.0)
-    ReferenceCache(tmp_path).write("another", FOUND, spent_s=1e-6)
+def test_large_references_are_not_cached(tmp_path: Path) -> None:
+    ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND)
     assert not any((tmp_path / "references").glob("*"))
 
 
 def test_without_a_folder_nothing_is_cached(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ReferenceCache().write("a task", FOUND, spent_s=1.0)
+    ReferenceCache().write("a task", FOUND)
     assert ReferenceCache().read("a task") is None
     assert list(tmp_path.iterdir()) == []
 
@@ -75,11 +72,8 @@ def test_a_second_process_reads_the_reference_of_the_first(tmp_path: Path, monke
     task = convolution(size=65, channels=16, filters=16)
     assert checked(task, task, task).fault == ""
 
-    def found_anew(*_arguments):
-        raise AssertionError("the interpreter was asked again")
-
     with monkeypatch.context() as patch:
-        patch.setattr(reference, "outputs_of", found_anew)
+        patch.setattr(reference, "default_schedule", None)
         assert checked(task, task, task).fault == ""
         assert checked(task, task, altered(task, extent_less=True)).fault
     file = only_file(session)
