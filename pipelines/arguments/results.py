@@ -18,18 +18,11 @@ def add_report(commands: argparse._SubParsersAction) -> None:
         epilog="examples:\n"
         "  fewtune report\n"
         "  fewtune report squeezenet --kernels\n"
-        "  fewtune report --markdown > results.md\n"
-        "  fewtune report --rfc-table results\n",
+        "  fewtune report --markdown > results.md\n",
     )
     command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
     command.add_argument("--kernels", action="store_true", help="and each result's kernels")
     command.add_argument("--markdown", action="store_true", help="as markdown")
-    command.add_argument(
-        "--rfc-table",
-        metavar="DIR",
-        help="write selective against full tuning of these models to DIR, as JSON and markdown; "
-        "results of stock MetaSchedule are taken from DIR/stock",
-    )
 
 
 def add_compare(commands: argparse._SubParsersAction) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError, RegressionError
@@ -24,8 +23,6 @@ def report(options: argparse.Namespace) -> int:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
         again = " ".join(["fewtune run", *sorted(missing)])
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
-    if options.rfc_table:
-        return _write_rfc_table(found, Path(options.rfc_table))
     if options.markdown:
         print(tables.results_markdown(found), end="")
         if options.kernels:
@@ -37,29 +34,6 @@ def report(options: argparse.Namespace) -> int:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
             kernel_tables.kernel_table(result.benchmark).print()
-    return 0
-
-
-def _write_rfc_table(found: Sequence[tables.Result], directory: Path) -> int:
-    from fewtune.report.rfc_table import JSON, MARKDOWN, write_rfc_table
-
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"--rfc-table {directory} is no folder: give one that both files go to")
-    comparisons = tables.distinct_comparisons(found)
-    compared = {comparison.model for comparison in comparisons}
-    for model in dict.fromkeys(result.model for result in found):
-        if model not in compared:
-            say(
-                f"{model} is left out: no comparison was made of the results on disk: "
-                f"`fewtune run {model} --all`"
-            )
-    if not comparisons:
-        raise InputError(
-            "no model was tuned both selectively and in full: make it with `fewtune run --all`"
-        )
-    for line in write_rfc_table(comparisons, directory):
-        print(line)
-    print(f"{directory / JSON}, {directory / MARKDOWN}: {len(comparisons)} models")
     return 0
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from fewtune.artifacts import Curve, ImportReport
 from fewtune.report import kernel_tables, tables
 from fewtune.report.conditions import target_name
-from fewtune.report.noise import Latency
 from pipelines.dvc_repo.dag import Result
 from pipelines.dvc_repo.dvc_lock import DvcLock, flatten
+from pipelines.records.noise import Latency
 from pipelines.records.registry import machine_of
 from pipelines.records.tracking import MACHINE
 from stages.paths import Places

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.report.conditions import target_name
-from fewtune.report.noise import Latency, changed
 from pipelines.dvc_repo.dag import Result
 from pipelines.records.conditions import is_same_model
+from pipelines.records.noise import Latency, changed
 
 # isort: split
 from mlflow import MlflowClient

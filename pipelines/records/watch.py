@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
-from fewtune.report.noise import Change, Latency, between_runs, changed
-from fewtune.report.regression import Cause, cause_of
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
 from pipelines.dvc_repo.dag import Result
 from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
+from pipelines.records.noise import Change, Latency, between_runs, changed
 from pipelines.records.registry import machine_of
+from pipelines.records.regression import Cause, cause_of
 from pipelines.records.tracking import MACHINE, Store
 from stages.paths import Places
 

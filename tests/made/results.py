@@ -20,7 +20,6 @@ from fewtune.artifacts import (
     Spread,
 )
 from fewtune.artifacts.model import TensorSpec
-from fewtune.report.stock import StockResult
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 
@@ -166,26 +165,6 @@ def comparison(
         selective_trials=320,
         max_relative_error=2.5e-6,
         conditions=conditions(),
-    )
-
-
-def stock(model: str, selective_tuning_s: float = 250.0, achieved: float = 110.0) -> StockResult:
-    return StockResult(
-        model=model,
-        stock_tuning_s=5000.0,
-        stock_trials=1920,
-        stock_trials_per_task=64,
-        stock_tasks=30,
-        stock_latency_ms=44.0,
-        selective_tuning_s=selective_tuning_s,
-        selective_latency_ms=44.0 / achieved * 100,
-        achieved_perf_pct=achieved,
-        achieved_perf_p10_pct=achieved - 3,
-        achieved_perf_p90_pct=achieved + 3,
-        used_time_pct=100 * selective_tuning_s / 5000,
-        max_relative_error=2.5e-6,
-        conditions=conditions(),
-        note="2 of stock's trials failed",
     )
 
 

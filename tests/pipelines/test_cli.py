@@ -207,20 +207,6 @@ def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixtu
     assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
 
 
-def test_the_rfc_table_goes_into_a_folder_and_says_what_it_lacks(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places = Places(project)
-    made.write_result(places.benchmarked("squeezenet", "selective"), "squeezenet", "selective")
-    (project / "table.md").write_text("mine\n")
-    line = refused(capsys, "report", "--rfc-table", "table.md")
-    assert line.startswith("--rfc-table table.md is no folder")
-    assert main(["report", "--rfc-table", "results"]) == 2
-    shown = capsys.readouterr().err
-    assert "squeezenet is left out: no comparison was made of the results on disk" in shown
-    assert "no model was tuned both selectively and in full" in shown
-
-
 def test_a_target_that_cannot_be_used_is_not_written(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune.report.regression import cause_of
 from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
+from pipelines.records.regression import cause_of
 from pipelines.records.tracking import Store
 from pipelines.records.watch import watch
 from tests.made import results as made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewtune.report.noise import Latency, between_runs, changed
+from pipelines.records.noise import Latency, between_runs, changed
 
 
 def latency(median_ms: float, width: float = 0.01) -> Latency:
@@ -35,3 +35,11 @@ def test_the_larger_of_both_noises_counts() -> None:
     assert changed(before, now).verdict == "slower"
     assert changed(before, now, between=0.1).verdict == "same"
     assert changed(before, now, between=0.001).noise == changed(before, now).noise
+
+
+def test_a_board_is_compared_by_its_own_clock_alone() -> None:
+    before = Latency(2.0, 1.99, 2.01, None, "1.31.1")
+    now = Latency(1.0, 0.99, 1.01, None, "1.31.1")
+    found = changed(before, now)
+    assert (found.verdict, found.beside) == ("faster", None)
+    assert Latency.read(now.text()) == now

@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fewtune.artifacts import BenchmarkReport, KernelRow
-from fewtune.report.noise import Change, Latency, changed
 from fewtune.util.table import number
+from pipelines.records.noise import Latency, changed
 
 _MOST_KERNELS = 5
 _OTHER_KERNELS = "import_model (other kernels)"
 
 
-@dataclass(frozen=True)
-class SlowerKernel:
-    """A kernel that takes longer than before.
-
-    Attributes
-    ----------
-    task : str
-    lost_ms : float
-        Of all its calls in one run of the model.
-    before_ms, now_ms : float
-        One call.
-    """
+class SlowerKernel(NamedTuple):
+    """A kernel that takes longer than before, with the milliseconds of one call."""
 
     task: str
+    # Of all its calls in one run of the model.
     lost_ms: float
     before_ms: float
     now_ms: float
 
-    def text(self) -> str:
-        """The kernel in a few words."""
-        return f"{self.task} {number(self.before_ms)} to {number(self.now_ms)} ms"
 
-
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """How a result differs from the one before it.
 
-    Attributes
-    ----------
-    stage : str
-        The first step with a difference.
-    versions : tuple of str
-        Software that changed, such as ``numpy 2.4.1 to 2.4.2``.
-    kernels : tuple of SlowerKernel
-        Kernels that lost more than the noise, the largest loss first.
-    settings : tuple of str
-        Settings that changed, such as ``tune.trials_per_task 32 to 8``.
+    ``versions`` and ``settings`` are lines such as ``numpy 2.4.1 to 2.4.2``; ``kernels`` are those
+    that lost more than the noise, the largest loss first.
     """
 
     stage: str
@@ -59,22 +37,18 @@ class Cause:
 
     def text(self) -> str:
         """The cause in one line."""
+        changes = ", ".join([*self.settings, *self.versions])
         parts = [f"first differs in {self.stage}"]
-        changes = [*self.settings, *self.versions]
-        if changes:
-            parts.append(f"changed: {', '.join(changes)}")
-        else:
-            parts.append("no version or setting changed")
-        if self.kernels:
-            parts.append(f"slower: {', '.join(each.text() for each in self.kernels)}")
+        parts.append(f"changed: {changes}" if changes else "no version or setting changed")
+        slower = ", ".join(
+            f"{each.task} {number(each.before_ms)} to {number(each.now_ms)} ms"
+            for each in self.kernels
+        )
+        if slower:
+            parts.append(f"slower: {slower}")
         elif self.stage != _OTHER_KERNELS:
             parts.append("no single kernel is slower")
         return "; ".join(parts)
-
-
-def compare_reports(before: BenchmarkReport, now: BenchmarkReport) -> Change:
-    """The change of the tuned library's latency."""
-    return changed(Latency.of(before), Latency.of(now))
 
 
 def cause_of(
@@ -84,7 +58,7 @@ def cause_of(
 
     Both are of one model and strategy on one machine; ``settings`` are those that changed.
     """
-    kernels = _slower(before, now, compare_reports(before, now).noise)
+    kernels = _slower(before, now, changed(Latency.of(before), Latency.of(now)).noise)
     return Cause(_stage(before, now, kernels), _versions(before, now), tuple(kernels), settings)
 
 
