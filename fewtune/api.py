@@ -169,11 +169,10 @@ def _tuned(
     """Do what `tune` does, with its arguments checked."""
     with without_gc():
         from fewtune.model.source import add_model
-        from fewtune.steps.kept_steps import KeptSteps, digests
-        from fewtune.steps.model_steps import NAME, ModelSteps
+        from fewtune.steps.steps import NAME, Run
     end_without_scans()
 
-    steps, inputs = KeptSteps(folder), binding["inputs"]
+    inputs = binding["inputs"]
     add_model(
         str(model),
         folder / "models",
@@ -185,12 +184,12 @@ def _tuned(
         constants=binding["constants"],
         inputs=None if inputs is None else Path(inputs),
     )
-    fingerprint = detect_fingerprint(machine)
-    steps.depend(fingerprint.identity(), *digests(folder / "models" / NAME))
-    library = ModelSteps(folder, fingerprint, options, strategy).run(steps)
+    run = Run(folder, detect_fingerprint(machine), options, strategy)
+    run.go()
+    compiled = run.place("compile")
     metrics = artifacts.Metrics.read(folder / "benchmark")
     return TunedModel(
-        library=library,
+        library=compiled / artifacts.CompileReport.read(compiled).library,
         latency_ms=metrics.latency_ms,
         untuned_latency_ms=metrics.untuned_latency_ms,
         onnxruntime_latency_ms=metrics.onnxruntime_latency_ms,

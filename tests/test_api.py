@@ -128,7 +128,7 @@ def test_mode_predict_measures_nothing_while_it_tunes(model: Path) -> None:
     assert "predicted, not measured" in result.report
 
 
-def test_a_killed_call_leaves_what_the_next_one_removes(model: Path, tmp_path: Path) -> None:
+def test_a_killed_call_leaves_no_temporary_files(model: Path, tmp_path: Path) -> None:
     code = f"import fewtune; fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -136,11 +136,4 @@ def test_a_killed_call_leaves_what_the_next_one_removes(model: Path, tmp_path: P
     with subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=PROJECT) as killed:
         until(lambda: list(temporary.glob("**/fewtune-apart-*")))
         killed.terminate()
-    left = list(temporary.iterdir())
-    assert list(temporary.glob("**/fewtune-apart-*"))
-    for path in left:
-        os.utime(path, (0, 0))
-    refused = "import fewtune; fewtune.check('none.onnx')"
-    subprocess.run([sys.executable, "-c", refused], env=environment, cwd=PROJECT, check=True)
-    # One of onnxruntime's, written over each time.
-    assert [path.name for path in temporary.iterdir() if path.name != ".ses"] == []
+    until(lambda: not list(temporary.iterdir()))

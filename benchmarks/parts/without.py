@@ -156,16 +156,13 @@ def tuned(off: Off, folder: Path, model: str, trials: int, seed: int) -> None:
     """Tune a model selectively, up to its library; what stands from an equal run is taken."""
     from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
     from fewtune.model.source import add_model
-    from fewtune.steps.kept_steps import KeptSteps, digests
-    from fewtune.steps.model_steps import ModelSteps
     from fewtune.steps.sections import sections
+    from fewtune.steps.steps import Run
 
     add_model(model, folder / "models", NAME, replace=True)
     fingerprint = detect_fingerprint(FingerprintOptions())
     options = sections(off.options, "selective", trials, None, seed)
-    steps = KeptSteps(folder)
-    steps.depend(fingerprint.identity(), *digests(folder / "models" / NAME))
-    ModelSteps(folder, fingerprint, options, "selective").library(steps)
+    Run(folder, fingerprint, options, "selective", last="compile").go()
 
 
 def main(arguments: list[str]) -> None:

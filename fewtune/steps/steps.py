@@ -1,0 +1,295 @@
+"""The steps from a registered model to its measured library, in one list.
+
+Each has its own folder in a result, and runs again only if something that it depends on changes.
+`dvc.yaml` has the same steps as stages (tests/steps/test_steps.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune.artifacts import (
+    Fingerprint,
+    ImportReport,
+    Selection,
+    SelectionTiming,
+    ShareReport,
+    TaskTable,
+    TuneReport,
+)
+from fewtune.bank.bank import Bank
+from fewtune.bank.build import build_bank
+from fewtune.benchmark.benchmark import benchmark_model
+from fewtune.benchmark.builds import Builds, has_room
+from fewtune.compile.compile_apart import compile_apart
+from fewtune.fleet.runner import runner_of
+from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.model.call_graph import make_skeleton
+from fewtune.model.import_apart import import_apart
+from fewtune.model.import_model import read_lowered
+from fewtune.oneshot.predict_apart import PredictJob, predict_apart
+from fewtune.oneshot.write import empty_report
+from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.selection.select import select_tasks
+from fewtune.sharing.share import share_schedules
+from fewtune.task.extract import extract_tasks, read_tasks, write_modules
+from fewtune.tuning.tune import tune as tune_tasks
+from fewtune.util.files import file_sha256, whole_directory, write_text
+
+# The model's name within a result.
+NAME = "model"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the steps, or of those up to a last one, in the folder of a result.
+
+    ``options`` are those of every stage, by its section (`fewtune.steps.sections`).
+    """
+
+    folder: Path
+    fingerprint: Fingerprint
+    options: dict[str, Any]
+    strategy: str
+    last: str = "benchmark"
+    # What the benchmark needs besides the library, built while that is compiled.
+    _builds: list[Builds] = field(default_factory=list)
+
+    def place(self, stage: str) -> Path:
+        """The folder of a step's output."""
+        return self.folder / next(step.folder for step in STEPS if step.stage == stage)
+
+    @property
+    def journals(self) -> Path:
+        """The folder of journals, from which a killed call resumes."""
+        return self.folder / "journals"
+
+    @contextmanager
+    def measuring(self, what: str, *, by_fleet: bool = False) -> Iterator[None]:
+        """Hold the device; machines of a fleet hold their own, batch by batch."""
+        if by_fleet and self.fingerprint.is_fleet:
+            yield
+            return
+        with device_lock(device_name(self.fingerprint), f"{what} {self.folder}"):
+            yield
+
+    def go(self) -> None:
+        """Run every step that was not done since something changed that it depends on."""
+        keys: dict[str, str] = {}
+        for step in STEPS:
+            options = self.options.get(step.stage)
+            parts = [step.stage, "" if options is None else options.model_dump_json()]
+            parts += [*step.reads(self), *(keys[stage] for stage in step.needs)]
+            keys[step.stage] = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+            self._make(step, keys[step.stage])
+            if step.stage == self.last:
+                return
+
+    def _make(self, step: Step, key: str) -> None:
+        output, note = self.folder / step.folder, self.folder / "keys" / step.folder
+        if output.is_dir() and note.is_file() and note.read_text() == key:
+            return
+        note.unlink(missing_ok=True)
+        with whole_directory(output) as scratch:
+            step.make(self, scratch)
+        write_text(note, key)
+
+
+class Step(NamedTuple):
+    """One step.
+
+    Attributes
+    ----------
+    stage : str
+        The stage of `dvc.yaml` that does the same; also the section of its options.
+    folder : str
+        Of its output.
+    needs : tuple of str
+        The steps whose output it reads.
+    make : callable
+        Takes the run, and a folder for the output.
+    reads : callable
+        Takes the run, and gives digests of what else it reads.
+    """
+
+    stage: str
+    folder: str
+    needs: tuple[str, ...]
+    make: Callable[[Run, Path], object]
+    reads: Callable[[Run], Iterable[str]]
+
+
+# In their order: a step stands after those that it needs.
+STEPS: list[Step] = []
+
+
+def _step(
+    stage: str, folder: str, needs: str, reads: Callable[[Run], Iterable[str]] = lambda _run: ()
+) -> Callable[[Callable[[Run, Path], object]], Callable[[Run, Path], object]]:
+    def added(make: Callable[[Run, Path], object]) -> Callable[[Run, Path], object]:
+        STEPS.append(Step(stage, folder, tuple(needs.split()), make, reads))
+        return make
+
+    return added
+
+
+def _digests(folder: Path) -> Iterator[str]:
+    """The files of a folder by name and content."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        yield json.dumps([str(file.relative_to(folder)), file_sha256(file)])
+
+
+def _bank_logs(run: Run) -> Iterable[str]:
+    logs = run.options["build_bank"].logs
+    return () if logs is None else _digests(Path(logs))
+
+
+@_step("fingerprint", "fingerprint", "", lambda run: (run.fingerprint.identity(),))
+def _fingerprint(run: Run, scratch: Path) -> None:
+    run.fingerprint.write(scratch)
+
+
+@_step("build_bank", "bank", "fingerprint", _bank_logs)
+def _build_bank(run: Run, scratch: Path) -> None:
+    build_bank(run.options["build_bank"], run.fingerprint, scratch)
+
+
+@_step("import_model", "import", "fingerprint", lambda run: _digests(run.folder / "models" / NAME))
+def _import(run: Run, scratch: Path) -> None:
+    import_apart(
+        NAME,
+        run.folder / "models",
+        run.fingerprint.target,
+        run.fingerprint.threads,
+        run.options["import_model"],
+        scratch,
+    )
+
+
+@_step("extract_tasks", "tasks", "fingerprint import_model")
+def _extract(run: Run, scratch: Path) -> None:
+    imported, target = run.place("import_model"), run.fingerprint.target
+    lowered = read_lowered(imported)
+    tasks = extract_tasks(lowered, target_from_json(target))
+    TaskTable(model=NAME, target=target, tasks=[task.info for task in tasks]).write(scratch)
+    write_modules(tasks, scratch)
+    try:
+        make_skeleton(lowered, ImportReport.read(imported).inputs).write(scratch)
+    except Exception:  # noqa: BLE001 (tasks can be tuned whatever TVM raises)
+        write_text(scratch / "no_finals", "the model could not be made of its kernels\n")
+
+
+@_step("select_tasks", "select", "build_bank extract_tasks")
+def _select(run: Run, scratch: Path) -> None:
+    began_s = time.perf_counter()
+    selection, _ = select_tasks(
+        read_tasks(run.place("extract_tasks")),
+        run.options["select_tasks"],
+        target=target_from_json(run.fingerprint.target),
+        model=NAME,
+        strategy=run.strategy,
+        bank=Bank.read(run.place("build_bank")),
+    )
+    selection.write(scratch)
+    SelectionTiming(selecting_s=round(time.perf_counter() - began_s, 3)).write(scratch)
+
+
+@_step("tune", "tune", "fingerprint extract_tasks select_tasks")
+def _tune(run: Run, scratch: Path) -> None:
+    selection, options = Selection.read(run.place("select_tasks")), run.options["tune"]
+    if options.predicts(selection.method):
+        empty_report(selection, run.fingerprint, options, scratch)
+        return
+    with run.measuring("tune", by_fleet=True):
+        tune_tasks(
+            read_tasks(run.place("extract_tasks")),
+            selection,
+            run.fingerprint,
+            options,
+            run.journals / "tune",
+            scratch,
+            run=runner_of(run.fingerprint),
+        )
+
+
+@_step("share_schedules", "share", "fingerprint build_bank extract_tasks select_tasks tune")
+def _share(run: Run, scratch: Path) -> None:
+    tasks, bank = run.place("extract_tasks"), run.place("build_bank")
+    options = run.options["share_schedules"]
+    if TuneReport.read(run.place("tune")).is_predicted:
+        places = (tasks, run.place("select_tasks"), run.place("fingerprint"))
+        predict_apart(PredictJob(*places, options, scratch, bank_directory=bank))
+    else:
+        with run.measuring("share schedules of", by_fleet=True):
+            share_schedules(
+                read_tasks(tasks),
+                Selection.read(run.place("select_tasks")),
+                run.place("tune"),
+                run.fingerprint,
+                options,
+                run.journals / "share",
+                scratch,
+                bank_directory=bank,
+                model_directory=tasks,
+                run=runner_of(run.fingerprint),
+            )
+
+
+@_step("compile", "compile", "fingerprint import_model extract_tasks share_schedules")
+def _compile(run: Run, scratch: Path) -> None:
+    # Journals are for a call that was killed; their results are safe now.
+    shutil.rmtree(run.journals, ignore_errors=True)
+
+    def build() -> None:
+        imported = run.place("import_model")
+        is_here = not run.fingerprint.is_board and not has_own_device(
+            target_from_json(run.fingerprint.target)
+        )
+        if is_here and has_room(imported):
+            tasks = TaskTable.read(run.place("extract_tasks")).tasks
+            try:
+                run._builds.append(Builds.of(imported, tasks, run.fingerprint))
+            except Exception:  # noqa: BLE001 (the benchmark tries again, and reports it)
+                return
+
+    compile_apart(
+        run.place("import_model"),
+        run.place("extract_tasks"),
+        run.place("share_schedules"),
+        run.place("fingerprint"),
+        run.options["compile"],
+        scratch,
+        model=NAME,
+        strategy=run.strategy,
+        meanwhile=build if run.last == "benchmark" else None,
+    )
+
+
+@_step(
+    "benchmark",
+    "benchmark",
+    "fingerprint import_model extract_tasks select_tasks tune share_schedules compile",
+)
+def _benchmark(run: Run, scratch: Path) -> None:
+    with run.measuring("benchmark"):
+        benchmark_model(
+            run.place("import_model"),
+            read_tasks(run.place("extract_tasks")),
+            Selection.read(run.place("select_tasks")),
+            SelectionTiming.read(run.place("select_tasks")).selecting_s,
+            TuneReport.read(run.place("tune")),
+            ShareReport.read(run.place("share_schedules")),
+            run.place("compile"),
+            run.fingerprint,
+            run.options["benchmark"],
+            scratch,
+            builds=run._builds.pop() if run._builds else None,
+        )
