@@ -59,9 +59,10 @@ repro: install
 ui: install
 	@fewtune ui
 
-# Resolve requirements.in anew. Upgrade one package with: make lock ARGS="--upgrade-package dvc"
+# Resolve pyproject.toml anew. Upgrade one package with: make lock ARGS="--upgrade-package dvc"
 lock: install
-	uv pip compile requirements.in --output-file requirements.lock --python-version 3.11 \
+	uv pip compile pyproject.toml --extra pipeline --extra fleet --group dev \
+	    --output-file requirements.lock --python-version 3.11 \
 	    --generate-hashes --no-annotate --quiet $(ARGS)
 
 clean:

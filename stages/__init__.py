@@ -2,4 +2,4 @@
 
 from fewtune.process.child_python import end_by_interrupts_while_loading
 
-end_by_interrupts_while_loading()
+end_by_interrupts_while_loading(__name__)

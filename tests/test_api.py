@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -97,14 +100,58 @@ def test_an_input_may_be_one_number(
     assert (given.shape, int(given)) == ((), 16000)
 
 
-def test_importing_fewtune_loads_nothing_heavy() -> None:
-    # Nor does the API, before it has started what loads TVM beside it.
-    heavy = (
-        "import sys, fewtune; fewtune.tune;"
-        "print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])"
+REFUSING = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names!r}:
+            raise ImportError(name + " is not installed")
+sys.meta_path.insert(0, Refused())
+"""
+
+
+def extras() -> list[str]:
+    """The modules of everything that is no core dependency."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    named = [*itertools.chain(*project["project"]["optional-dependencies"].values())]
+    named += project["dependency-groups"]["dev"]
+    modules = [
+        re.split("[<>=]", name)[0].partition("-")[0].partition(".")[0]
+        for name in named
+        if not name.startswith("types-")
+    ]
+    return [*modules, "dask", "pipelines", "stages"]
+
+
+def test_the_library_needs_no_extra(model: Path, tuned: fewtune.TunedModel) -> None:
+    """Neither to be imported, nor to check, tune and run a model."""
+    script = REFUSING.format(names=extras()) + (
+        "import fewtune, fewtune.api\n"
+        f"result = fewtune.tune({str(model)!r}, trials=2, options={QUICK!r},"
+        f" out={str(tuned.directory)!r})\n"
+        "print(result.latency_ms, fewtune.load(result.library) is not None)"
     )
-    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [str(tuned.latency_ms), "True"], done.stderr
+
+
+def test_importing_fewtune_loads_nothing_heavy_and_changes_no_handler(tmp_path: Path) -> None:
+    # Nor does the API, before it has started what loads TVM beside it.
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("import fewtune; fewtune.tune")
+    (package / "main.py").write_text(
+        "import signal, sys\n"
+        "print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+        "print({signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGHUP)} == {signal.SIG_DFL})"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}"}
+    command = [sys.executable, "-m", "mine.main"]
+    told = subprocess.check_output(command, env=environment, text=True)
+    assert told.split() == ["[]", "True", "True"]
 
 
 def test_the_notebook_runs(model: Path, tuned: fewtune.TunedModel, tmp_path: Path) -> None:

@@ -68,14 +68,17 @@ def end_by_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def end_by_interrupts_while_loading() -> None:
+def end_by_interrupts_while_loading(package: str) -> None:
     """Do so at the start of ``python -m PACKAGE.MODULE``, before the module is imported.
 
-    Importing TVM takes seconds, during which a process has no handler of its own yet.
+    Importing TVM takes seconds, during which a process has no handler of its own yet. A user's
+    program that imports the package keeps its handlers.
     """
-    # Until Python has found the module that is to run.
+    # Until Python has found the module that is to run, it is called "-m".
     if sys.argv[:1] == ["-m"]:
-        end_by_interrupts()
+        program = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        if program.startswith(f"{package}."):
+            end_by_interrupts()
 
 
 def was_interrupted(exit_code: int | None) -> bool:
