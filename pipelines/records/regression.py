@@ -93,7 +93,7 @@ def _stage(before: BenchmarkReport, now: BenchmarkReport, slower: Sequence[Slowe
         return f"select_tasks ({worst} was {old.schedule}, is {new.schedule})"
     if new.schedule == "tuned":
         return "tune"
-    return "share_schedules" if new.is_searched else "compile"
+    return f"share_schedules ({worst})" if new.is_searched else "compile"
 
 
 def _are_same_kernels(before: Sequence[KernelRow], now: Sequence[KernelRow]) -> bool:
