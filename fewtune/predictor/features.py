@@ -31,8 +31,7 @@ from fewtune.schedule.space.design_space import (
     Program,
 )
 from fewtune.schedule.space.tile_rules import RuledBlock
-from fewtune.task.analysis import FLOAT32_BYTES
-from fewtune.task.winograd_names import PRODUCTS, TILES
+from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
 # one: outer, inner.

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fewtune.artifacts import Selection
-from fewtune.selection.similarity_matrix import SimilarityMatrix
+from fewtune.similarity.similarity import SimilarityMatrix
 from fewtune.util.files import write_bytes, write_text
 
 CSV = "similarity.csv"

@@ -11,14 +11,13 @@ from fewtune.artifacts import BankDonor, Selection
 from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
 from fewtune.selection.options import SelectOptions
-from fewtune.selection.similarity_matrix import SimilarityMatrix
 from fewtune.selection.worth_tuning import (
     SEARCHED_OPERATORS,
     is_small,
     is_worth_searching,
     kept_clusters,
 )
-from fewtune.similarity.similarity import similarity_matrix
+from fewtune.similarity.similarity import SimilarityMatrix, similarity_matrix
 from fewtune.similarity.space_signature import DesignSpace, design_space
 
 if TYPE_CHECKING:

@@ -25,6 +25,28 @@ from fewtune.similarity.space_signature import (
 
 if TYPE_CHECKING:
     from fewtune.task.extract import Task
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SimilarityMatrix:
+    """Similarities of the tasks that were compared.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The tasks' names.
+    values : numpy.ndarray
+        Shape (tasks, tasks), symmetric, 0 to 1.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+    def ordered(self, names: list[str]) -> SimilarityMatrix:
+        """The same similarities with the tasks in another order."""
+        places = [self.names.index(name) for name in names]
+        return SimilarityMatrix(tuple(names), self.values[np.ix_(places, places)])
 
 
 def jaccard(a: frozenset[int], b: frozenset[int]) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from fewtune.process.optional_steps import last_line
 from fewtune.runtime.tvm import register_intrinsics, tvm
 from fewtune.schedule import tiling
-from fewtune.schedule.space.generate import generated
+from fewtune.schedule.space.search_space import generated
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
 # between a convolution with a bias and one with a bias and a residual, whose tiles are alike.

@@ -11,6 +11,19 @@ from fewtune.artifacts.model import BYTES_AN_INSTRUCTION, cost_flops
 from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import tvm
 
+INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
+
+
+OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
+
+
+PRODUCTS = "winograd_matmul"
+
+
+# The axis of the data between them that both transforms split among threads.
+TILES = 1
+
+
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
 # over 30 GB/s). Only ratios between tasks of one model depend on it, and little.
 _FLOPS_PER_BYTE = 8.0

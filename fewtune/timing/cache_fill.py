@@ -13,7 +13,7 @@ from typing import Any
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
 from fewtune.runtime.tvm import build, tvm
-from fewtune.task.winograd_names import PRODUCTS, TILES
+from fewtune.task.analysis import PRODUCTS, TILES
 from fewtune.tvm_compat.intrinsics import frames_without_source
 
 # Elements of a step: a vector of the widest kind.

@@ -6,9 +6,6 @@ import argparse
 
 from pipelines.arguments.common import CODES, command_parser
 
-# The rules of `fewtune.predictor.trial_sampling`, which would load TVM; a test compares them.
-SAMPLING = ("usual-tasks", "any-tasks", "any-trials", "fastest-trials", "spread-trials", "walk")
-
 
 def add_log(commands: argparse._SubParsersAction) -> None:
     """Add `fewtune log`."""
@@ -86,15 +83,7 @@ def add_predictor(commands: argparse._SubParsersAction) -> None:
         "--most-trials",
         type=int,
         metavar="N",
-        help="learn from so many trials",
-    )
-    train.add_argument(
-        "--sampling",
-        choices=SAMPLING,
-        default=SAMPLING[0],
-        help="which trials --most-trials keeps: whole tasks, those of shapes that networks have "
-        "most first, or any; or a part of each task's trials: any, the fastest, spread over all "
-        "ranks, or those of a search that walks from one to the next (%(default)s)",
+        help="learn from so many trials, of the most usual shapes first",
     )
     train.add_argument(
         "--hold-out",

@@ -78,7 +78,6 @@ def predictor(options: argparse.Namespace) -> int:
             given=[Path(file) for file in options.samples],
             kept=None if options.keep is None else Path(options.keep),
             most_trials=options.most_trials,
-            sampling=options.sampling,
         )
         return 0
     try:

@@ -26,8 +26,14 @@ from fewtune.predictor.pretrained import (
     read_conditions,
     thread_counts,
 )
-from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
-from fewtune.predictor.trial_sampling import USUAL_TASKS, sampled
+from fewtune.predictor.training_samples import (
+    Sampled,
+    at_most,
+    read_samples,
+    require_alike,
+    usual_first,
+    write_samples,
+)
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
@@ -151,7 +157,6 @@ def train(
     given: Sequence[Path] = (),
     kept: Path | None = None,
     most_trials: int | None = None,
-    sampling: str = USUAL_TASKS,
 ) -> None:
     """Train a predictor on models, write it, and print how good it is for those left out.
 
@@ -166,9 +171,7 @@ def train(
     kept : Path, optional
         File in which to keep the samples.
     most_trials : int, optional
-        Learn from at most so many.
-    sampling : str
-        How these are chosen: one of `fewtune.predictor.trial_sampling.RULES`.
+        Learn from at most so many, of the most usual shapes first.
     """
     if most_trials is not None and most_trials < 1:
         raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
@@ -196,8 +199,7 @@ def train(
             "nothing is left to learn from: name models tuned in full, or give --samples"
         )
     if most_trials is not None:
-        learnt = sampled(learnt, most_trials, sampling, np.random.default_rng(0))
-        conditions |= {"sampling": sampling}
+        learnt = at_most(usual_first(learnt, np.random.default_rng(0)), most_trials)
     conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
     if len(counts) > 1:
         conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
-from fewtune.predictor.consensus import Consensus
 from fewtune.predictor.feature_names import NAMES
-from fewtune.predictor.predictor import consensus_for, predictor_for
+from fewtune.predictor.predictor import Consensus, consensus_for, predictor_for
 from fewtune.predictor.pretrained import Pretrained
 from fewtune.runtime.tvm import tvm
 

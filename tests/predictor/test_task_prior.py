@@ -7,8 +7,7 @@ import pytest
 
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import TaskSamples
-from fewtune.predictor.task_prior import at_most, is_usual, usual_first
-from fewtune.predictor.training_samples import Sampled
+from fewtune.predictor.training_samples import Sampled, at_most, is_usual, usual_first
 
 
 def task(operator: str, data: list[int], weights: list[int], trials: int = 10) -> Sampled:

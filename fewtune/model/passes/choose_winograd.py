@@ -18,8 +18,7 @@ from fewtune.model.passes.winograd import (
 )
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
-from fewtune.task.analysis import FLOAT32_BYTES
-from fewtune.task.winograd_names import INPUT, OUTPUT
+from fewtune.task.analysis import FLOAT32_BYTES, INPUT, OUTPUT
 
 # Most bytes between the transforms, so that the tiles of a large image do not fill the memory.
 _MOST_BYTES = 2**28

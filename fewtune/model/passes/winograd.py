@@ -20,7 +20,7 @@ import numpy as np
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.tiling import padded_rows, round_up
-from fewtune.task.winograd_names import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS, PRODUCTS
+from fewtune.task.analysis import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS, PRODUCTS
 
 KERNEL = 3
 # Elements of the widest vectors.

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import Any
+
+import tvm_ffi
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.blocks import Block, estimated_us
-from fewtune.schedule.defaults.contiguous_reduction import across_lanes
-from fewtune.schedule.defaults.epilogue import attach_tail, tail_of
+from fewtune.schedule.blocks import (
+    IF_THEN_ELSE,
+    Block,
+    ScheduleError,
+    describe,
+    estimated_us,
+    shares_inner_loop,
+)
 from fewtune.schedule.tiling import (
     LEAST_PARALLEL_US,
     contiguous_axis,
@@ -21,7 +28,150 @@ from fewtune.schedule.tiling import (
     split_off,
     vector_width,
     vectorize_inner,
+    vectorize_last,
 )
+
+
+def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+    """The elementwise block after a reduction.
+
+    None unless it is the reduction's only consumer, and the reduction its only producer.
+    """
+    consumers = list(sch.get_consumers(block.handle))
+    if len(consumers) != 1:
+        return None
+    tail = describe(sch, consumers[0])
+    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
+        return None
+    return None if _has_border(sch, tail) else tail
+
+
+def _has_border(sch: tvm.s_tir.Schedule, tail: Block) -> bool:
+    """Whether an index decides if the block reads anything, as in a padding.
+
+    Loops over the reduction's results would leave out the elements that read nothing.
+    """
+    found = False
+
+    def visit(call: Any) -> None:
+        nonlocal found
+        if getattr(call.op, "name", "").endswith(IF_THEN_ELSE):
+            found |= not _loads(call.args[0])
+
+    tvm_ffi.structural_walk(sch.get(tail.handle).body, [(tvm.ir.Call, visit)], order="post")
+    return found
+
+
+def _loads(value: Any) -> bool:
+    """Whether an expression reads a tensor."""
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(value, [(tvm.ir.TensorLoad, loads.append)], order="post")
+    return bool(loads)
+
+
+def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
+    """Compute the block after a reduction at one of its loops, if possible, and vectorise it.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+        The reduction.
+    loop : LoopRV
+    traits : CpuTraits or None
+        None if each iteration of the loop has one result: there is nothing to vectorise.
+    """
+    tail = tail_of(sch, block)
+    if tail is None:
+        return
+    try:
+        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
+    except ScheduleError:
+        return
+    if traits is not None and not shares_inner_loop(sch, tail.handle):
+        vectorize_last(sch, tail.handle, traits, tail.data_type)
+
+
+def across_lanes(
+    sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Reduce along the contiguous reduction axis into the lanes of a vector, then sum up the lanes.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+    along : int
+        The contiguous reduction axis.
+    traits : CpuTraits
+    parallel : bool
+        Whether the block has enough work for threads.
+
+    Returns
+    -------
+    changed : bool
+    """
+    lanes = traits.lanes(block.data_type)
+    loops = list(sch.get_loops(block.handle))
+    spatial = [
+        (loop, extent)
+        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
+        if kind == "S"
+    ]
+    reductions = [i for i, kind in enumerate(block.kinds) if kind == "R"]
+    fused, extent = [along], block.extents[along]
+    if reductions == list(range(reductions[0], along + 1)) and _dense(block, reductions):
+        fused, extent = reductions, prod(block.extents[i] for i in reductions)
+    loop = sch.fuse(*[loops[i] for i in fused]) if len(fused) > 1 else loops[along]
+    shorter = [d for d in divisors(extent) if d <= min(4 * lanes, extent - 1)]
+    width = max(shorter, key=lambda d: (gcd(d, lanes), d), default=1)
+    sch.reorder(*[s for s, _ in spatial], *[loops[i] for i in reductions if i not in fused], loop)
+    place = parallel_outer(sch, spatial, traits) if parallel and spatial else None
+    if place is None and spatial:
+        place = spatial[-1][0]
+    if width > 1:
+        _, lane = split_off(sch, loop, extent, width)
+        partial = sch.rfactor(lane, 0)
+        handle = block.handle
+        if place is not None:
+            sch.compute_at(partial, sch.get_loops(handle)[0], preserve_unit_loops=True)
+        own = list(sch.get_loops(partial))
+        _place_lanes(sch, partial, own, width, lanes)
+    if place is not None:
+        attach_tail(sch, block, sch.get_loops(block.handle)[0], traits=None)
+    return True
+
+
+def _place_lanes(
+    sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
+) -> None:
+    """Vectorise the lanes of partial results, inside the loop over their steps."""
+    kinds = [
+        "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
+        for axis in sch.get(partial).iter_vars
+    ]
+    lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
+    after = own[own.index(lane) + 1 :]
+    if after and "R" in kinds:
+        sch.reorder(*after, lane)
+    first = after[0] if after else None
+    vectorize_inner(sch, lane, width, lanes)
+    if first is not None:
+        sch.decompose_reduction(partial, first)
+
+
+def _dense(block: Block, axes: list[int]) -> bool:
+    """Whether the axes are contiguous with each other in every read."""
+    for walk in block.reads:
+        if walk is None:
+            return False
+        for above, below in zip(axes, axes[1:], strict=False):
+            if block.extents[above] == 1 or block.extents[below] == 1:
+                continue
+            if walk[above].stride != walk[below].stride * block.extents[below]:
+                return False
+    return True
+
 
 # Reductions of up to so many steps are unrolled, such as windows of pools and depthwise kernels.
 _MOST_UNROLLED_STEPS = 16

@@ -13,7 +13,7 @@ from typing import Any
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
-from fewtune.task.winograd_names import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
+from fewtune.task.analysis import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
 
 # Shorter vectors gain nothing over LLVM's own vectorisation.
 _LEAST_LANES = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from fewtune.artifacts import TaskInfo
 from fewtune.schedule.space.design_space import SPATIAL_LEVELS
-from fewtune.task.winograd_names import PRODUCTS, TILES
+from fewtune.task.analysis import PRODUCTS, TILES
 
 
 def parallel_axis(key: str) -> int | None:

@@ -10,10 +10,16 @@ axis. Every decision is drawn at random, weighted by its expected speed
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import tvm_ffi
 
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import blocks_of, condition_axes
 from fewtune.schedule.space.decision_rates import (
+    WeightedDraw,
     padding_location,
     rows_are_outside,
     unroll_depth,
@@ -28,11 +34,41 @@ from fewtune.schedule.space.design_space import (
     Point,
     Program,
 )
-from fewtune.schedule.space.padding import pads_words
-from fewtune.schedule.space.register_tiles import RegisterTile
 from fewtune.schedule.space.search_space import SearchSpace, random_decision
-from fewtune.schedule.space.tile_rules import Iterations, RuledBlock
-from fewtune.schedule.space.weighted_draw import WeightedDraw
+from fewtune.schedule.space.tile_rules import Iterations, RegisterTile, RuledBlock
+
+_PRODUCTS = ("tirx.dot4_",)
+
+
+def pads_words(module: tvm.IRModule) -> bool:
+    """Whether a product of words reads padding that is slow to compute inside it.
+
+    Such padding has a zero point that is read from memory, or fills up the channels. Inside the
+    product, four bytes are then chosen one by one for each word, again for every filter.
+    """
+    schedule = tvm.s_tir.Schedule(module)
+    return any(
+        _is_slow_inside(schedule, handle)
+        and any(_multiplies_words(schedule.get(each)) for each in schedule.get_consumers(handle))
+        for handle in blocks_of(schedule)
+    )
+
+
+def _is_slow_inside(schedule: tvm.s_tir.Schedule, handle: Any) -> bool:
+    block = schedule.get(handle)
+    conditions = condition_axes(schedule, handle)
+    return bool(conditions) and (len(block.reads) > 1 or len(block.iter_vars) - 1 in conditions)
+
+
+def _multiplies_words(block: Any) -> bool:
+    found = []
+
+    def visit(call: Any) -> None:
+        found.append(getattr(call.op, "name", "").startswith(_PRODUCTS))
+
+    tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit)], order="post")
+    return any(found)
+
 
 # Register tiles of at least this part of the best expected speed are each worth a measurement.
 _WORTH_TRYING = 0.85

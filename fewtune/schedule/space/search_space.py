@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +37,190 @@ from fewtune.schedule.space.design_space import (
     sampling,
     text_of,
 )
-from fewtune.schedule.space.generate import generated
-from fewtune.schedule.space.gpu_limits import MOST_DRAWS, GpuLimits
-from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
-from fewtune.schedule.tiling import divisors
+from fewtune.schedule.tiling import divisors, vectorize_inner
+
+# Only the order of draws depends on it; the spaces and their extents do not.
+_SEED = 1
+
+
+def generated(
+    module: tvm.IRModule, target: tvm.target.Target, threads: int = 1
+) -> tuple[Any, list[tvm.s_tir.Schedule]]:
+    """Generate the design spaces of a task by MetaSchedule's rules.
+
+    TVM moves the block after a product into the product's tiles, and raises if that block reads
+    another one: a bias of a quantised layer that is computed and permuted in the kernel, and so was
+    not inlined. For a CPU, the spaces are then generated with all blocks inlined.
+
+    Parameters
+    ----------
+    module : IRModule
+        With one kernel, named ``main``.
+    target : Target
+    threads : int
+        Threads of the context, for the extraction of features.
+
+    Returns
+    -------
+    context : TuneContext
+        With the rules and postprocessors of these spaces.
+    schedules : list of Schedule
+        One for each space.
+
+    Raises
+    ------
+    Exception
+        Whatever TVM raises, if no space can be generated.
+    """
+
+    def context(generator: Any) -> Any:
+        return ms.TuneContext(
+            mod=module,
+            target=target,
+            space_generator=generator,
+            search_strategy="replay-trace",
+            task_name="main",
+            rand_state=_SEED,
+            num_threads=threads,
+        )
+
+    made = context("post-order-apply")
+    try:
+        return made, list(made.generate_design_space())
+    except Exception:
+        if has_own_device(target):
+            raise
+        rules = [_inlines_all(each) for each in made.space_generator.sch_rules]
+        made = context(ms.space_generator.PostOrderApply(sch_rules=rules))
+        return made, list(made.generate_design_space())
+
+
+def _inlines_all(rule: Any) -> Any:
+    """A CPU's rule for inlining without conditions on the order of axes; other rules as given."""
+    if type(rule).__name__ != "AutoInline":
+        return rule
+    return ms.schedule_rule.AutoInline(
+        into_producer=False,
+        into_consumer=True,
+        inline_const_tensor=True,
+        disallow_if_then_else=True,
+        require_injective=False,
+        require_ordered=False,
+        disallow_op=["tirx.exp"],
+    )
+
+
+# MetaSchedule tiles a spatial axis of a GPU by block, virtual thread, thread, and two loops.
+_LEVELS, _VIRTUAL, _THREAD = 5, 1, 2
+_MOST_VIRTUAL = 8
+# After so many draws, any point is taken: some tasks have none within the limits.
+MOST_DRAWS = 64
+
+
+class GpuLimits(NamedTuple):
+    """The least and the most threads of a block."""
+
+    least_threads: int
+    most_threads: int
+
+    @staticmethod
+    def of(target: Any) -> GpuLimits:
+        """The limits of a GPU target."""
+        attributes = target.attrs
+        warp = int(attributes.get("thread_warp_size", 32) or 32)
+        most = int(attributes.get("max_threads_per_block", 0) or 0)
+        return GpuLimits(warp, most or int(attributes.get("max_num_threads", 1024) or 1024))
+
+    def allow(self, decisions: Sequence[Decision | None]) -> bool:
+        """Whether the tiles among some decisions make a block within the limits."""
+        tiles = [d for d in decisions if isinstance(d, tuple) and len(d) == _LEVELS]
+        if not tiles:
+            return True
+        threads = prod(tile[_THREAD] for tile in tiles)
+        virtual = prod(tile[_VIRTUAL] for tile in tiles)
+        return self.least_threads <= threads <= self.most_threads and virtual <= _MOST_VIRTUAL
+
+
+_UNROLL = "pragma_auto_unroll_max_step"
+_SPATIAL = tvm.tirx.IterVar.DataPar
+
+
+class _Row(NamedTuple):
+    """A block that runs along scalar rows: its name, and the extents of its own serial loops."""
+
+    name: str
+    extents: list[int]
+
+
+def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
+    """Vectorize the long contiguous rows of a scheduled kernel that are still scalar.
+
+    MetaSchedule vectorizes at most 64 iterations on a CPU. A longer row stays scalar and is
+    unrolled, and LLVM compares each of its hundreds of accesses with every other: a quarter of the
+    best candidates for ResNet 50 took 0.33 s to compile in place of 0.15, and run as fast (a Xeon).
+    The instructions go into the trace, so a tuning record contains them.
+
+    Parameters
+    ----------
+    sch : Schedule
+        After MetaSchedule's postprocessors; its trace grows.
+    traits : CpuTraits
+    """
+    found: list[_Row] = []
+    _look(sch.mod["main"].body, [], traits, found)
+    lanes = traits.lanes("float32")
+    for name, extents in found:
+        own = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
+        vectors = vectorize_inner(sch, own[-1], extents[-1], lanes, unroll=False)
+        # Unrolling more vectors than there are registers gains nothing.
+        if prod(extents) // lanes > traits.registers:
+            sch.annotate([*own[:-1], *vectors][0], _UNROLL, 0)
+
+
+def _look(statement: Any, own: list[Any], traits: CpuTraits, found: list[_Row]) -> None:
+    """Find rows; ``own`` are the serial loops that contain nothing but the statement."""
+    kind = type(statement).__name__
+    if kind == "For":
+        is_serial = int(statement.kind) == int(tvm.tirx.ForKind.SERIAL)
+        _look(statement.body, [*own, statement] if is_serial else [], traits, found)
+    elif kind == "SeqStmt":
+        for each in statement.seq:
+            _look(each, [], traits, found)
+    elif kind == "SBlockRealize":
+        block = statement.block
+        if type(block.body).__name__ != "BufferStore":
+            _look(block.body, [], traits, found)
+        elif own and _is_scalar_row(statement, own[-1], traits.lanes("float32")):
+            found.append(_Row(str(block.name_hint), [int(loop.extent) for loop in own]))
+
+
+def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:
+    """Whether a loop moves a block along contiguous float32 elements, in whole vectors."""
+    block, extent = realize.block, int(loop.extent)
+    axes = list(block.iter_vars)
+    if extent <= lanes or extent % lanes or any(axis.iter_type != _SPATIAL for axis in axes):
+        return False
+    regions = [*block.reads, *block.writes]
+    if any(str(region.source.dtype) != "float32" for region in regions):
+        return False
+    # The loop steps along the innermost axis, and no other axis depends on it.
+    if not _steps(realize.iter_values[-1], loop.loop_var):
+        return False
+    return all(_is_along(region, axes[-1].var) for region in regions)
+
+
+def _steps(value: Any, variable: Any) -> bool:
+    """Whether an index is a variable, or something and that variable."""
+    return value.same_as(variable) or (type(value).__name__ == "Add" and value.b.same_as(variable))
+
+
+def _is_along(region: Any, variable: Any) -> bool:
+    """Whether a region lies along a variable, its last index, or stays where it is."""
+    places = [axis.min for axis in region.region]
+    if not all(type(place).__name__ in ("Var", "IntImm") for place in places):
+        return False
+    return not any(place.same_as(variable) for place in places[:-1])
+
 
 _MOST_THREADS = 8
 

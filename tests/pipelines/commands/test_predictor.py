@@ -12,10 +12,8 @@ from fewtune.artifacts import TaskTable
 from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
-from fewtune.predictor.trial_sampling import RULES
 from fewtune.task.extract import write_modules
 from pipelines import cli
-from pipelines.arguments import logs
 from pipelines.commands import predictor
 from stages.paths import Places
 from tests import tuned_tiny
@@ -100,8 +98,6 @@ def test_samples_of_two_numbers_of_threads_are_learnt_together(
         "both",
         "--most-trials",
         "30",
-        "--sampling",
-        "walk",
     ]
     for threads in (1, 2):
         target = {"kind": "llvm", "mcpu": "znver5", "num-cores": threads}
@@ -113,13 +109,9 @@ def test_samples_of_two_numbers_of_threads_are_learnt_together(
     assert cli.main(command) == 0
     told = json.loads(Path("both.json").read_text())
     assert (told["threads"], told["thread_counts"]) == (2, [1, 2])
-    assert (told["trials"], told["sampling"]) == (30, "walk")
+    assert told["trials"] == 24
     table = predictor.predictor_table([Path("both")])
     assert table.columns()["threads"] == ["1, 2"]
-
-
-def test_the_command_knows_every_rule() -> None:
-    assert logs.SAMPLING == RULES
 
 
 def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from fewtune.options import TuneOptions
 from fewtune.runtime.tvm import register_intrinsics, tvm
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.gpu_limits import GpuLimits
-from fewtune.schedule.space.search_space import Made, SearchSpace
+from fewtune.schedule.space.search_space import GpuLimits, Made, SearchSpace
 from fewtune.search import Knowledge, make_strategy
 from fewtune.search.cost_model import BoostedTrees
 from tests import tuned_tiny

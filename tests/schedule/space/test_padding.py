@@ -9,8 +9,7 @@ import pytest
 from fewtune.model.lower import lower
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import AHEAD, LOCATION, OUTSIDE
-from fewtune.schedule.space.padding import pads_words
-from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.prior import Prior, pads_words
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny

@@ -10,7 +10,7 @@ from tvm.script import tirx as T  # noqa: N812 (as TVMScript is written)
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import build, tvm
-from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
+from fewtune.schedule.space.search_space import vectorize_long_rows
 from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial, trace_key
 

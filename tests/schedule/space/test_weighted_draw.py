@@ -6,8 +6,12 @@ from collections import Counter
 
 import numpy as np
 
-from fewtune.schedule.space.decision_rates import even_splits, outer_splits, shared_splits
-from fewtune.schedule.space.weighted_draw import WeightedDraw
+from fewtune.schedule.space.decision_rates import (
+    WeightedDraw,
+    even_splits,
+    outer_splits,
+    shared_splits,
+)
 
 
 class Given:
