@@ -23,14 +23,14 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.comparison import held_out, pictures, replay, strategies, strategy_rows
+from benchmarks.comparison import pictures, replay, strategies, strategy_rows
 from benchmarks.helpers.common import alone
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from stages.paths import Places
 
 PROJECT = Path(__file__).parents[1]
 # What is replayed: strategies on the recorded task, and cost models on this and that.
-_REPLAYS = ("strategies", "recorded", "practice", "pools", "logs")
+_REPLAYS = ("strategies", "recorded", "practice")
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -58,24 +58,16 @@ def models_replayed(
     made = {
         "recorded": lambda: replay.models_on_recorded(arguments.seeds),
         "practice": lambda: [r for file in practice for r in replay.models_on_practice(file)],
-        "pools": lambda: held_out.models_on_pools(arguments.work, arguments.tasks),
-        "logs": lambda: held_out.models_on_logs(Places()),
     }
     rows: list[dict[str, Any]] = []
     for part, make in made.items():
         print(f"replaying {part}" if part in replays else f"keeping {part}", flush=True)
-        # Without pools or logs in this checkout, what another one found stands.
-        rows += (make() if part in replays else []) or [
-            row for row in earlier if _replay_of(row) == part
-        ]
+        rows += make() if part in replays else [row for row in earlier if _replay_of(row) == part]
     return rows
 
 
 def _replay_of(row: dict[str, Any]) -> str:
     """Which replay a cost model's row is of."""
-    for part in ("pools", "logs"):
-        if part in row:
-            return part
     return "recorded" if row["on"].startswith("recorded") else "practice"
 
 

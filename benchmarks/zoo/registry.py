@@ -138,7 +138,7 @@ ZOO = {
         0.4363e9,
         "sum over the layers; Turc et al. 2019 say 11.3 M with pre-training heads (97,340)",
     ),
-    # Second models of a family, to measure what a schedule bank saves (`benchmarks/parts/bank.py`).
+    # Second models of a family, to measure what a bank of earlier logs saves.
     "resnet101_v1": ZooModel(
         partial(classifiers.resnet_v1, depth=101),
         44_695_144,
