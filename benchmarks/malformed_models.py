@@ -110,7 +110,7 @@ def check_case_warm(case: Case) -> Result:
                 silent = os.open(errors, os.O_WRONLY | os.O_CREAT, 0o600)
                 os.dup2(silent, 1)
                 os.dup2(silent, 2)
-                report = check_here(CheckJob(path).as_json())
+                report = check_here(CheckJob(model=path))
                 said.write_text(json.dumps(report))
                 code = report["exit_code"]
             except BaseException:  # noqa: BLE001 (what the command would print)

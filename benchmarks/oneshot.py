@@ -43,7 +43,6 @@ from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.options import PREDICT, ShareOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
-from fewtune.process.apart import run_apart
 from fewtune.process.child_python import TVM
 from fewtune.process.warm import warm_process
 from fewtune.runtime.target import target_from_json
@@ -90,7 +89,13 @@ def predicted(
     )
     options = ShareOptions(predictor=predictor)
     selection.write(chosen)
-    job = PredictJob(places.tasks(model), chosen, places.fingerprint, options, shared)
+    job = PredictJob(
+        task_directory=places.tasks(model),
+        select_directory=chosen,
+        fingerprint=places.fingerprint,
+        options=options,
+        directory=shared,
+    )
     report = predict_apart(job)
     seconds = time.perf_counter() - began_s
     library = compile_model(
@@ -206,8 +211,6 @@ def main() -> None:
     work = places.scratch / NAME
     rows = []
     with alone(NAME), warm_process([TVM, "fewtune.oneshot.predict_apart"]):
-        # The first child waits until the warm process has loaded what it loads.
-        run_apart("json:dumps", {})
         for model in arguments.models or models_tuned(places, arguments.against):
             shutil.rmtree(work, ignore_errors=True)
             rows.append(compared(model, arguments.against, arguments.rounds, places, work))

@@ -35,8 +35,7 @@ from benchmarks.helpers.node_outputs import (
     selected_boxes,
 )
 from benchmarks.helpers.steering_inputs import bind_steering
-from fewtune.errors import FewtuneError, VerificationError
-from fewtune.process.optional_steps import last_line
+from fewtune.errors import FewtuneError, VerificationError, last_line
 
 SECONDS_A_TEST = 90
 OUTCOMES = ("right", "wrong", "crashed", "refused")

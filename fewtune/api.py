@@ -16,7 +16,7 @@ from fewtune import artifacts
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
-from fewtune.process.child_python import CHILD_MODULES, TVM
+from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
@@ -26,10 +26,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Modules that run in processes of their own, in the order in which they are needed.
-_APART = (
+APART = (
     TVM,
     "fewtune.model.import_apart",
-    *CHILD_MODULES,
+    # Importing a model loads it to slim the graph.
+    "onnxslim",
+    # Every process with a target of this machine's CPU parses these.
+    "fewtune.runtime.tvm:register_own_intrinsics",
+    "fewtune.tuning.child_process",
+    "fewtune.workers.worker",
+    "fewtune.workers.model_runner",
+    "fewtune.tuning.session",
+    "fewtune.sharing.session",
+    "fewtune.machine.peak",
     "fewtune.oneshot.predict_apart",
     "fewtune.compile.compile_apart",
 )
@@ -143,7 +152,7 @@ def tune(
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
     # The warm process loads TVM in parallel to this one.
-    with own_temporary_folder(), warm_process(_APART):
+    with own_temporary_folder(), warm_process(APART):
         return _tuned(
             model,
             Path(out),

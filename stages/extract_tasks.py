@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
+from fewtune.errors import last_line
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import read_lowered
-from fewtune.process.optional_steps import last_line
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
 from fewtune.util.files import whole_directory, write_text

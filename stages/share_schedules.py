@@ -24,12 +24,12 @@ def run(model: str, strategy: str) -> None:
     if TuneReport.read(places.tuned(model, strategy)).is_predicted:
         with whole_directory(places.shared(model, strategy)) as directory:
             job = PredictJob(
-                places.tasks(model),
-                places.selected(model, strategy),
-                places.fingerprint,
-                options,
-                directory,
-                places.bank(strategy),
+                task_directory=places.tasks(model),
+                select_directory=places.selected(model, strategy),
+                fingerprint=places.fingerprint,
+                options=options,
+                directory=directory,
+                bank_directory=places.bank(strategy),
             )
             report = predict_apart(job)
         _say_result(model, strategy, report)

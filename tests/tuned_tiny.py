@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
@@ -17,6 +16,7 @@ from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, Sh
 from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.measure.device import device_of
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
@@ -29,7 +29,7 @@ from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import journal_path
-from fewtune.tuning.job import Work
+from fewtune.tuning.job import Work, Workplace
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model
@@ -126,14 +126,8 @@ def _supervise_here(work: Work) -> list[dict[str, Any]]:
     """Stand in for `child_process.supervise`, without the seconds that a child takes."""
     path = journal_path(work.journal_directory, work.header)
     journal = Journal(path, work.header)
-    resolve_name(work.function)(
-        work.job,
-        work.tasks,
-        work.fingerprint.target,
-        journal,
-        Progress(work.progress_path),
-        pool(),
-    )
+    device, progress = device_of(work.fingerprint), Progress(work.progress_path)
+    work.job.run(Workplace(work.tasks, target(), journal, progress, pool(), device))
     journal.close()
     journal = Journal(path, work.header)
     journal.close()

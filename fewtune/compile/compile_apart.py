@@ -5,16 +5,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fewtune.artifacts import CompileReport, Fingerprint
 from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
-from fewtune.process.apart import LEFT_OUT, run_apart
+from fewtune.process.apart import run_apart
+from fewtune.process.job import Job
 from fewtune.task.extract import read_tasks
 
 _LOG = logging.getLogger(__name__)
+
+
+class CompileJob(Job):
+    """The arguments of `compile_apart`, with absolute paths."""
+
+    imported: Path
+    tasks: Path
+    shared: Path
+    fingerprint: Path
+    options: CompileOptions
+    directory: Path
+    model: str
+    strategy: str
+
+    def run(self) -> list[str]:
+        """Compile the model in this process; return the lines for ``say``."""
+        said: list[str] = []
+        compile_model(
+            read_lowered(self.imported),
+            read_tasks(self.tasks),
+            self.shared,
+            self.imported,
+            Fingerprint.read(self.fingerprint),
+            self.options,
+            self.directory,
+            model=self.model,
+            strategy=self.strategy,
+            say=said.append,
+            left_out=self.left_out,
+        )
+        return said
 
 
 def compile_apart(
@@ -54,36 +85,16 @@ def compile_apart(
     VerificationError
         See `compile_model`.
     """
-    job = {
-        "imported": str(import_directory.absolute()),
-        "tasks": str(task_directory.absolute()),
-        "shared": str(share_directory.absolute()),
-        "fingerprint": str(fingerprint.absolute()),
-        "options": options.model_dump(mode="json"),
-        "directory": str(directory.absolute()),
-        "model": model,
-        "strategy": strategy,
-    }
-    for line in run_apart(f"{__name__}:compile_here", job, meanwhile):
+    job = CompileJob(
+        imported=import_directory.absolute(),
+        tasks=task_directory.absolute(),
+        shared=share_directory.absolute(),
+        fingerprint=fingerprint.absolute(),
+        options=options,
+        directory=directory.absolute(),
+        model=model,
+        strategy=strategy,
+    )
+    for line in run_apart(job, meanwhile):
         say(line)
     return CompileReport.read(directory)
-
-
-def compile_here(job: dict[str, Any]) -> list[str]:
-    """Do the job of `compile_apart` in this process; return the lines for ``say``."""
-    said: list[str] = []
-    imported = Path(job["imported"])
-    compile_model(
-        read_lowered(imported),
-        read_tasks(Path(job["tasks"])),
-        Path(job["shared"]),
-        imported,
-        Fingerprint.read(Path(job["fingerprint"])),
-        CompileOptions.model_validate(job["options"]),
-        Path(job["directory"]),
-        model=job["model"],
-        strategy=job["strategy"],
-        say=said.append,
-        left_out=job[LEFT_OUT],
-    )
-    return said

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 
-from fewtune.process.optional_steps import shortened
+from fewtune.errors import shortened
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules

@@ -16,7 +16,6 @@ from fewtune.tuning.task_state import crash_text
 
 # The fields of a job that name a folder of this machine.
 _FOLDERS = ("bank", "model")
-_TUNING = "fewtune.tuning.tune:"
 _MOST_LOSSES = 5
 
 
@@ -42,9 +41,8 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
         with Cluster(fingerprint.at, options_of(fingerprint), progress.say) as cluster:
             orders = Orders(cluster, fingerprint)
             progress.say(f"{len(orders.machines)} machines of {fingerprint.at} take part")
-            if work.function.startswith(_TUNING):
-                job = TuneJob.from_json(work.job)
-                FleetTuning(work.tasks, job, journal, progress, orders, key, is_resumed).run()
+            if isinstance(work.job, TuneJob):
+                FleetTuning(work.tasks, work.job, journal, progress, orders, key, is_resumed).run()
             else:
                 on_one_machine(work, journal, progress, orders, key)
     finally:
@@ -65,13 +63,14 @@ def on_one_machine(
     """Run work on one machine, a batch at a time; if it is lost, on another one."""
     from fewtune.fleet.orders import packed
 
-    order = {"key": key, "purpose": work.function.rpartition(":")[2], "work": work.function}
+    job, place = work.job.as_json(), work.place
+    order = {"key": key, "purpose": "share schedules", "work": place}
     known, losses = list(journal.events), 0
 
     def whole() -> dict[str, Any]:
-        folders = {name: work.job[name] for name in _FOLDERS if work.job.get(name)}
+        folders = {name: job[name] for name in _FOLDERS if job.get(name)}
         return {
-            "job": work.job,
+            "job": job,
             "folders": {name: _files(str(folder)) for name, folder in folders.items()},
             "tasks": [packed(task) for task in work.tasks],
             "events": known,

@@ -21,7 +21,7 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.job import TuneJob
+from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.session import Session
 from fewtune.workers.pool import WorkerPool
 
@@ -161,15 +161,10 @@ class WholeSession:
         self._go.acquire()
         fault: Exception | None = None
         try:
-            resolve_name(order["work"])(
-                self._unpacked(order),
-                [task_of(each) for each in order["tasks"]],
-                device.fingerprint.target,
-                self.log,
-                Progress(stream=cast(TextIO, _Silent())),
-                pool,
-                device,
-            )
+            tasks = [task_of(each) for each in order["tasks"]]
+            progress = Progress(stream=cast(TextIO, _Silent()))
+            place = Workplace(tasks, device.target, self.log, progress, pool, device)
+            resolve_name(order["work"]).from_json(self._unpacked(order)).run(place)
         except Exception as raised:  # noqa: BLE001 (the client raises it)
             fault = raised
         finally:

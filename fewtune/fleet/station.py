@@ -17,15 +17,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import FewtuneError
+from fewtune.errors import FewtuneError, last_line
 from fewtune.fleet.description import describe
 from fewtune.fleet.sessions import TuningSession, WholeSession
 from fewtune.fleet.worker import BEGUN, EVENT, FETCH
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
-from fewtune.process.child_python import load
-from fewtune.process.optional_steps import last_line
-from fewtune.workers.fork_server import ForkServer
+from fewtune.process.warm import warm_process
+from fewtune.process.warm_server import load
 from fewtune.workers.pool import WorkerPool
 
 # Sessions that are kept, one for each run; a dropped one is made again from the client's journal.
@@ -48,15 +47,10 @@ class Station:
     send : callable
         Gets `BEGUN` when the device is free, after which an order should not take long. Gets
         (`EVENT`, event) for each event.
-    fork_server : ForkServer, optional
-        Forks the workers.
     """
 
-    def __init__(
-        self, send: Callable[[tuple[Any, ...]], None], fork_server: ForkServer | None = None
-    ) -> None:
+    def __init__(self, send: Callable[[tuple[Any, ...]], None]) -> None:
         self._send = send
-        self._fork_server = fork_server
         self._device: Device | None = None
         self._pool: WorkerPool | None = None
         self._sessions: dict[str, TuningSession | WholeSession] = {}
@@ -143,11 +137,11 @@ class Station:
         if self._device is None or self._device.fingerprint != own:
             self.close()
             self._device = device_of(own)
-            self._pool = self._device.open(self._fork_server)
+            self._pool = self._device.open()
 
 
-def _serve(connection: Connection, fork_server: ForkServer) -> None:
-    station, wanted = Station(connection.send, fork_server), list(_WANTED)
+def _serve(connection: Connection) -> None:
+    station, wanted = Station(connection.send), list(_WANTED)
     try:
         while True:
             while wanted and not connection.poll():
@@ -170,6 +164,5 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
 
 
 if __name__ == "__main__":
-    # This comes first: forks inherit the state of this process.
-    _FORK_SERVER = ForkServer()
-    _serve(Connection(int(sys.argv[1])), _FORK_SERVER)
+    with warm_process(["fewtune.workers.worker"]):
+        _serve(Connection(int(sys.argv[1])))

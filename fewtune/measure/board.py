@@ -37,7 +37,6 @@ from fewtune.trial.outcome import Outcome
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.board import library_path
 from fewtune.workers.build_queue import Building
-from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
@@ -55,22 +54,18 @@ class BoardPool(WorkerPool):
     fingerprint : Fingerprint
         Of the boards.
     boards : int
-    fork_server : ForkServer, optional
     """
 
-    def __init__(
-        self, fingerprint: Fingerprint, boards: int, fork_server: ForkServer | None
-    ) -> None:
+    def __init__(self, fingerprint: Fingerprint, boards: int) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-board-")
         self.folder = Path(self._scratch.name)
         target, threads = fingerprint.target, fingerprint.threads
         folder = str(self.folder)
         settings = (target, folder, fingerprint.cross_compiler)
-        super().__init__(target, threads, usable_cores(), _OPTIONS, fork_server, _BUILDER, settings)
+        super().__init__(target, threads, usable_cores(), _OPTIONS, _BUILDER, settings)
         board = (target, threads, folder, fingerprint.at)
         self.runners = [
-            WorkerHandle(target, threads, _OPTIONS, fork_server, _RUNNER, board)
-            for _ in range(boards)
+            WorkerHandle(target, threads, _OPTIONS, _RUNNER, board) for _ in range(boards)
         ]
         for runner in self.runners:
             runner.start()
@@ -226,7 +221,7 @@ class Board(Device):
         self._boards = 1
         self._session: Any = None
 
-    def open(self, fork_server: ForkServer | None = None) -> BoardPool:
+    def open(self) -> BoardPool:
         """Reserve every free board of the key.
 
         Raises
@@ -246,7 +241,7 @@ class Board(Device):
                 file=sys.stderr,
                 flush=True,
             )
-        return BoardPool(self.fingerprint, self._boards, fork_server)
+        return BoardPool(self.fingerprint, self._boards)
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:
         """The measurer of batches on the boards; caches stay as calls leave them."""

@@ -18,7 +18,6 @@ from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
@@ -69,7 +68,7 @@ class Device(ABC):
         self.target = target_from_json(fingerprint.target)
 
     @abstractmethod
-    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
+    def open(self) -> WorkerPool:
         """Processes that build and measure; the caller closes them."""
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
@@ -92,6 +91,11 @@ class Device(ABC):
         return CompiledModel(executable, self.target)
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether its processes here need no GPU."""
+        return not has_own_device(self.target)
+
+    @property
     def parallel_tasks(self) -> int:
         """Tasks that can be measured in parallel."""
         return 1
@@ -102,9 +106,9 @@ class Here(Device):
 
     can = Capabilities()
 
-    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
+    def open(self) -> WorkerPool:
         threads = self.fingerprint.threads
-        return WorkerPool(self.fingerprint.target, threads, threads, fork_server=fork_server)
+        return WorkerPool(self.fingerprint.target, threads, threads)
 
 
 class OwnDevice(Here):
@@ -112,10 +116,9 @@ class OwnDevice(Here):
 
     can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
 
-    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
-        # TVM starts CUDA when it is loaded, and a fork of such a process cannot use the GPU: each
-        # worker is a new process. CUDA reserves addresses for all of the GPU's memory, which a
-        # limit would refuse. NVIDIA's compiler takes a second for what LLVM compiles in a tenth.
+    def open(self) -> WorkerPool:
+        # CUDA reserves addresses for all of the GPU's memory, which a limit would refuse. NVIDIA's
+        # compiler takes a second for what LLVM compiles in a tenth.
         options = WorkerOptions(build_timeout_s=20.0, memory_limit_bytes=0, recycle_bytes=4 * 2**30)
         # No kernel runs on the host, so a worker has one thread. With a thread for each core,
         # sixteen workers spent 57 % of the time of an H200's host waiting for each other.

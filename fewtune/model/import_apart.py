@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fewtune.artifacts import ImportReport
 from fewtune.model.import_model import import_model
 from fewtune.model.import_options import ImportOptions
-from fewtune.process.apart import LEFT_OUT, run_apart
+from fewtune.process.apart import run_apart
+from fewtune.process.job import Job
 from fewtune.runtime.target import target_from_json
+
+
+class ImportJob(Job):
+    """The arguments of `import_model`; the target is JSON."""
+
+    name: str
+    models: Path
+    target: str
+    threads: int
+    options: ImportOptions
+    directory: Path
+
+    def run(self) -> None:
+        """Import the model in this process."""
+        import_model(
+            self.name,
+            self.models,
+            target_from_json(self.target),
+            self.threads,
+            self.options,
+            self.directory,
+            left_out=self.left_out,
+        )
 
 
 def import_apart(
@@ -24,13 +47,6 @@ def import_apart(
 
     An optional step is left out if it raises, or if native code crashes in it.
 
-    Parameters
-    ----------
-    name, models_directory, threads, options, directory
-        See `import_model`.
-    target : str
-        As JSON.
-
     Raises
     ------
     InputError
@@ -40,26 +56,14 @@ def import_apart(
     VerificationError
         See `import_model`.
     """
-    job = {
-        "name": name,
-        "models": str(models_directory.absolute()),
-        "target": target,
-        "threads": threads,
-        "options": options.model_dump(mode="json"),
-        "directory": str(directory.absolute()),
-    }
-    run_apart(f"{__name__}:import_here", job)
-    return ImportReport.read(directory)
-
-
-def import_here(job: dict[str, Any]) -> None:
-    """Do the job of `import_apart` in this process."""
-    import_model(
-        job["name"],
-        Path(job["models"]),
-        target_from_json(job["target"]),
-        job["threads"],
-        ImportOptions.model_validate(job["options"]),
-        Path(job["directory"]),
-        left_out=job[LEFT_OUT],
+    run_apart(
+        ImportJob(
+            name=name,
+            models=models_directory.absolute(),
+            target=target,
+            threads=threads,
+            options=options,
+            directory=directory.absolute(),
+        )
     )
+    return ImportReport.read(directory)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from fewtune.artifacts import ImportReport, TensorSpec
-from fewtune.errors import InputError, VerificationError
+from fewtune.errors import InputError, VerificationError, last_line
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
 from fewtune.model.lower_checked import STEPS, checking_target, lower_checked
@@ -25,7 +25,7 @@ from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.process.apart import at
-from fewtune.process.optional_steps import OptionalSteps, last_line
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import onnx
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, last_line
 from fewtune.model import float16_weights
 from fewtune.model.folding import unoptimised_folding
 from fewtune.model.passes import pad_matmul
@@ -30,7 +30,7 @@ from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.process.apart import at
-from fewtune.process.optional_steps import OptionalSteps, last_line
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass

@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 import onnx
 
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import FewtuneError, InputError, last_line
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import (
     LOWERINGS,
@@ -25,7 +25,7 @@ from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nod
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.process.apart import at
-from fewtune.process.optional_steps import OptionalSteps, last_line, with_most_steps
+from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fewtune.artifacts import ImportReport, TaskInfo
-from fewtune.errors import FewtuneError, MachineError
+from fewtune.errors import FewtuneError, InputError, MachineError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
 from fewtune.model.registration import ModelSource, name_of
@@ -24,6 +26,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
+from fewtune.util.validation import complaint
 
 
 def check(
@@ -48,20 +51,29 @@ def check(
     report : CheckReport
         It contains errors that a user can correct; they are not raised.
     """
-    job = model if isinstance(model, CheckJob) else CheckJob(model, shapes, **further)
+    given = {"model": model, "shapes": shapes, **further}
+    found = CheckReport(
+        ok=False, reason=None, exit_code=0, model=str(getattr(model, "model", model))
+    )
     try:
+        job = model if isinstance(model, CheckJob) else CheckJob.model_validate(given)
         with own_temporary_folder():
-            return CheckReport.from_json(run_apart(f"{__name__}:check_here", job.as_json()))
+            return CheckReport.from_json(run_apart(_Check(**dict(job))))
     except FewtuneError as error:
-        found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
         return _refused(found, error)
+    except ValidationError as error:
+        return _refused(found, InputError(complaint(error, "check", CheckJob, given)))
 
 
-def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
+class _Check(CheckJob):
+    """A job that is done where it is."""
+
+    def run(self) -> dict[str, Any]:
+        return check_here(self)
+
+
+def check_here(job: CheckJob) -> dict[str, Any]:
     """Do the job of `check` in this process, which native code may crash."""
-    job = CheckJob.from_json(given)
-    # `from_json` sets them.
-    assert job.machine is not None and job.options is not None and job.select is not None
     found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
     try:
         with tempfile.TemporaryDirectory(prefix="fewtune-check-") as scratch:
@@ -73,7 +85,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
             imported = imported_model(
-                name, models, target, fingerprint.threads, job.options, dict(job.left_out)
+                name, models, target, fingerprint.threads, job.options, job.left_out
             )
             report = imported.report
             at("TVM was splitting the model into tasks", optional=[])
@@ -103,7 +115,7 @@ def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
         job.seed,
         job.dimensions,
         constants=job.constants,
-        inputs=None if job.inputs is None else Path(job.inputs),
+        inputs=job.inputs,
     )
     return models, name
 

@@ -20,6 +20,7 @@ from fewtune.artifacts import (
     TaskInfo,
 )
 from fewtune.bank.bank import Bank
+from fewtune.errors import last_line
 from fewtune.oneshot.choose import most_promising, points_of
 from fewtune.oneshot.worth import BY_RULE, prediction_of
 from fewtune.options import ShareOptions
@@ -30,7 +31,6 @@ from fewtune.predictor.predictor import (
     predictor_for,
 )
 from fewtune.process.apart import at, in_step
-from fewtune.process.optional_steps import last_line
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.prior import Prior

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from fewtune.artifacts import Fingerprint, Prediction, Selection, ShareReport, TaskTable
 from fewtune.oneshot.predict import Chosen, choose_schedules, points_by_task
 from fewtune.oneshot.write import write_prediction
 from fewtune.options import ShareOptions
-from fewtune.process.apart import LEFT_OUT, run_each_apart
+from fewtune.process.apart import run_each_apart
+from fewtune.process.job import Job
 from fewtune.runtime.tvm import usable_cores
 from fewtune.task.extract import read_tasks
 
@@ -26,11 +28,10 @@ _POINTS_OF_A_SPACE = 1_000
 _LEAST_TASKS, _MOST_PROCESSES = 3, 8
 
 
-@dataclass(frozen=True)
-class PredictJob:
-    """The arguments of `predict_apart`.
+class PredictJob(Job):
+    """The arguments of `predict_apart`; a child gets a lot of tasks.
 
-    Parameters
+    Attributes
     ----------
     task_directory, select_directory : Path
         Of the model's tasks, and their selection.
@@ -42,6 +43,8 @@ class PredictJob:
         Gets what `fewtune.sharing.share.share_schedules` writes there.
     bank_directory : Path, optional
         What `fewtune.bank` wrote.
+    lot : dict of int
+        By task, the points that are rated.
     """
 
     task_directory: Path
@@ -50,21 +53,25 @@ class PredictJob:
     options: ShareOptions
     directory: Path
     bank_directory: Path | None = None
+    lot: dict[str, int] = Field(default_factory=dict)
 
-    def of_lot(self, points: Mapping[str, int]) -> dict[str, Any]:
-        """What a process needs to choose for some tasks, as JSON values; paths are absolute."""
+    def run(self) -> dict[str, Any]:
+        """Choose for a lot in this process."""
+        chosen, prediction = choose_schedules(
+            read_tasks(self.task_directory),
+            self.lot,
+            Fingerprint.read(self.fingerprint),
+            self.options,
+            self.bank_directory,
+            left_out=self.left_out,
+        )
         return {
-            "tasks": str(self.task_directory.absolute()),
-            "fingerprint": str(self.fingerprint.absolute()),
-            "options": self.options.model_dump(mode="json"),
-            "bank": None if self.bank_directory is None else str(self.bank_directory.absolute()),
-            "points": points,
+            "chosen": {name: each.as_json() for name, each in chosen.items()},
+            "prediction": prediction.model_dump(mode="json"),
         }
 
 
-def predict_apart(
-    job: PredictJob, processes: int | None = None, work: str = f"{__name__}:choose_here"
-) -> ShareReport:
+def predict_apart(job: PredictJob, processes: int | None = None) -> ShareReport:
     """Predict a schedule of every task that is not set aside, and write their log.
 
     Parameters
@@ -72,8 +79,6 @@ def predict_apart(
     job : PredictJob
     processes : int, optional
         One for each core unless given, at most eight.
-    work : str
-        What the processes run.
 
     Raises
     ------
@@ -87,7 +92,8 @@ def predict_apart(
     selection = Selection.read(job.select_directory)
     points = points_by_task(TaskTable.read(job.task_directory).tasks, selection)
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
-    found = run_each_apart(work, [job.of_lot(lot) for lot in lots(points, count)])
+    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count)]
+    found = run_each_apart(each_lot)
     chosen = {
         name: Chosen.from_json(values) for each in found for name, values in each["chosen"].items()
     }
@@ -118,19 +124,3 @@ def lots(points: Mapping[str, int], count: int) -> list[dict[str, int]]:
         made[lightest][name] = points[name]
         loads[lightest] += points[name] + _POINTS_OF_A_SPACE
     return made
-
-
-def choose_here(job: dict[str, Any]) -> dict[str, Any]:
-    """Choose for a lot in this process; ``job`` is `PredictJob.of_lot`'s."""
-    chosen, prediction = choose_schedules(
-        read_tasks(Path(job["tasks"])),
-        job["points"],
-        Fingerprint.read(Path(job["fingerprint"])),
-        ShareOptions.model_validate(job["options"]),
-        None if job["bank"] is None else Path(job["bank"]),
-        left_out=job[LEFT_OUT],
-    )
-    return {
-        "chosen": {name: each.as_json() for name, each in chosen.items()},
-        "prediction": prediction.model_dump(mode="json"),
-    }

@@ -11,31 +11,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
-from fewtune import errors
-from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
-from fewtune.process.child_python import (
-    SHOW_STDERR,
-    child_python,
-    end_by_interrupts,
-    end_with_parent,
-    is_child_of,
-    was_interrupted,
-)
-from fewtune.process.contexts import without_gc
+from fewtune.errors import InputError, MachineError, disk_line
+from fewtune.process.child_python import SHOW_STDERR, child_python, ending, was_interrupted
+from fewtune.process.job import Job, Reply
 from fewtune.util.files import full_disk
 
-LEFT_OUT = "left_out"
-_NOTE, _RESULT = "note.json", "result.json"
+JOB, NOTE, REPLY = "job.json", "note.json", "reply.json"
 
 
 @dataclass
@@ -60,25 +48,16 @@ class Note:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-class _Noted:
-    """The note of this process, in a file where a parent asked for one."""
-
-    def __init__(self) -> None:
-        self.note = Note()
-        self._file: int | None = None
-
-    def keep_in(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        self.write()
-
-    def write(self) -> None:
-        if self._file is not None:
-            # Only the first line counts: the rest of an earlier, longer note may follow it.
-            text = json.dumps(asdict(self.note)).encode()
-            os.pwrite(self._file, text + b"\n", 0)
+_note = Note()
+# The file of this process's note, where a parent asked for one.
+_note_file: int | None = None
 
 
-_noted = _Noted()
+def keep_note_in(path: Path) -> None:
+    """Write this process's note to a file, from now on."""
+    global _note_file
+    _note_file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    at(_note.doing)
 
 
 def at(doing: str, **more: Any) -> None:
@@ -91,86 +70,76 @@ def at(doing: str, **more: Any) -> None:
     more
         Other fields of `Note`.
     """
-    _noted.note.doing = doing
+    _note.doing = doing
     for name, value in more.items():
-        setattr(_noted.note, name, value)
-    _noted.write()
+        setattr(_note, name, value)
+    if _note_file is not None:
+        # Only the first line counts: the rest of an earlier, longer note may follow it.
+        os.pwrite(_note_file, json.dumps(asdict(_note)).encode() + b"\n", 0)
 
 
 @contextmanager
 def in_step(name: str) -> Iterator[None]:
     """Note that this process is in an optional step."""
-    before = _noted.note.step
-    _noted.note.step = name
-    _noted.write()
+    before = _note.step
+    at(_note.doing, step=name)
     try:
         yield
     finally:
-        _noted.note.step = before
-        _noted.write()
+        at(_note.doing, step=before)
 
 
-def run_apart(work: str, job: dict[str, Any], meanwhile: Callable[[], object] | None = None) -> Any:
-    """Run ``work`` in a child, and again without the step that crashed, until it ends by itself.
+def run_apart(job: Job, meanwhile: Callable[[], object] | None = None) -> Any:
+    """Run a job in a child, and again without the step that crashed, until it ends by itself.
 
     Parameters
     ----------
-    work : str
-        ``module:function``, called with ``job``; what it returns is JSON.
-    job : dict
-        JSON values. Its entry ``left_out`` holds the steps to do without.
+    job : Job
     meanwhile : callable, optional
         Called while the child works.
 
     Returns
     -------
     result
-        What ``work`` returned.
+        What `Job.run` returned.
 
     Raises
     ------
     FewtuneError
-        What the work raised; `InputError` if it crashed without any optional step.
+        What the job raised; `InputError` if it crashed without any optional step.
     MachineError
         If the system killed it, which happens if memory runs out, or if the disk is full.
-    RuntimeError
+    JobFailedError
         With the child's traceback, if it raised anything else.
     """
-    with _Child(work, job) as child:
+    with Child(job) as child:
         if meanwhile is not None:
             meanwhile()
-        return child.result()
+        return _result(child)
 
 
-def run_each_apart(work: str, jobs: Sequence[dict[str, Any]]) -> list[Any]:
-    """Run ``work`` for every job at the same time, each as `run_apart` does, and raise as it does.
-
-    If a job fails, the other children are ended.
-
-    Parameters
-    ----------
-    work : str
-    jobs : sequence of dict
-
-    Returns
-    -------
-    results : list
-        In the order of the jobs.
-    """
+def run_each_apart(jobs: Sequence[Job]) -> list[Any]:
+    """Run jobs at the same time, each as `run_apart` does; if one fails, the others are ended."""
     with ExitStack() as running:
-        children = [running.enter_context(_Child(work, job)) for job in jobs]
-        return [child.result() for child in children]
+        children = [running.enter_context(Child(job)) for job in jobs]
+        return [_result(child) for child in children]
 
 
-class _Child:
-    """A child that does a job, started anew where an optional step crashed."""
+class CrashedError(Exception):
+    """A child that ended without a reply."""
 
-    def __init__(self, work: str, job: dict[str, Any]) -> None:
-        self._work, self._job = work, job
-        self._left_out: dict[str, str] = dict(job.get(LEFT_OUT, {}))
-        self._shown = bool(os.environ.get(SHOW_STDERR))
+    def __init__(self, code: int, note: Note) -> None:
+        super().__init__(f"the process {ending(code)} while {note.doing}")
+        self.code, self.note = code, note
 
-    def __enter__(self) -> _Child:
+
+class Child:
+    """A child process that does a job, until the block ends."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __enter__(self) -> Child:
         self._start()
         return self
 
@@ -181,120 +150,89 @@ class _Child:
         self._scratch.cleanup()
 
     def result(self) -> Any:
-        """What the work returned, after as many attempts as it takes."""
-        while True:
-            code = self._process.wait()
-            folder = Path(self._scratch.name)
-            if (folder / _RESULT).is_file():
-                return _result(json.loads((folder / _RESULT).read_text()))
-            self._leave_out(code, _note_of(folder))
+        """Wait for the job's result.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If the child was interrupted.
+        MachineError
+            If it crashed on a full disk.
+        CrashedError
+            If it ended without a reply for another reason.
+        """
+        code, folder = self._process.wait(), Path(self._scratch.name)
+        if (folder / REPLY).is_file():
+            return Reply(**json.loads((folder / REPLY).read_text())).get()
+        if was_interrupted(code):
+            raise KeyboardInterrupt
+        no_room = full_disk(folder)
+        if no_room is not None and code != -signal.SIGKILL:
+            raise MachineError(disk_line(no_room))
+        raise CrashedError(code, _note_in(folder))
+
+    def again_without(self, note: Note, reason: str) -> bool:
+        """Start the job anew without what crashed: its step, else all optional steps.
+
+        Returns
+        -------
+        is_started : bool
+            False if nothing is left to do without.
+        """
+        left_out = self._job.left_out
+        if note.step is not None and note.step not in left_out:
+            further = {note.step: reason}
+        else:
+            further = {name: reason for name in note.optional if name not in left_out}
+        if further:
+            left_out = left_out | note.left_out | further
+            self._job = self._job.model_copy(update={"left_out": left_out})
             self._scratch.cleanup()
             self._start()
+        return bool(further)
 
     def _start(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-apart-")
-        folder = Path(self._scratch.name)
-        request = {"work": self._work, "job": {**self._job, LEFT_OUT: self._left_out}}
-        (folder / "job.json").write_text(json.dumps(request, default=_plain))
+        folder, job = Path(self._scratch.name), self._job
+        (folder / JOB).write_text(json.dumps(job.model_dump(), default=_plain))
+        hidden = None if job.shows_output else subprocess.DEVNULL
         self._process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.process.apart", str(folder), str(os.getpid())],
+            [child_python(), "-m", "fewtune.process.child", job.place(), folder, str(os.getpid())],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=None if self._shown else subprocess.DEVNULL,
+            stdout=hidden,
+            stderr=None if os.environ.get(SHOW_STDERR) else hidden,
+            env={**os.environ, **job.environment},
         )
 
-    def _leave_out(self, code: int, note: Note) -> None:
-        """Choose what the next attempt does without; raises if there is nothing."""
-        if code >= 0:
-            raise RuntimeError(f"the process ended with exit code {code} while {note.doing}")
-        if was_interrupted(code):
-            raise KeyboardInterrupt
-        ended_by = signal.Signals(-code)
-        if ended_by == signal.SIGKILL:
-            raise MachineError(
-                f"the system killed the process while {note.doing}, most likely since it ran out "
-                "of memory: give smaller shapes, or run it on a machine with more"
-            )
-        no_room = full_disk(Path(self._scratch.name))
-        if no_room is not None:
-            raise MachineError(disk_line(no_room))
-        reason = f"the process was ended by {ended_by.name} while {note.doing}"
-        further = _further(note, reason, self._left_out)
-        if not further:
-            hint = "" if self._shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
-            raise InputError(
-                f"{reason}, with no optional step left to do without: export the model in another "
-                f"way, or end it before that place{hint}"
-            )
-        self._left_out |= note.left_out | further
 
-
-def _further(note: Note, reason: str, left_out: dict[str, str]) -> dict[str, str]:
-    """What else to leave out after a crash: the step that crashed, else all optional steps."""
-    if note.step is not None and note.step not in left_out:
-        return {note.step: reason}
-    return {name: reason for name in note.optional if name not in left_out}
+def _result(child: Child) -> Any:
+    """What the job returned, after as many attempts as it takes."""
+    while True:
+        try:
+            return child.result()
+        except CrashedError as crash:
+            if crash.code >= 0:
+                raise
+            if crash.code == -signal.SIGKILL:
+                raise MachineError(
+                    f"{crash}: give smaller shapes, or run it on a machine with more memory"
+                ) from None
+            if not child.again_without(crash.note, str(crash)):
+                is_shown = bool(os.environ.get(SHOW_STDERR))
+                hint = "" if is_shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
+                raise InputError(
+                    f"{crash}, with no optional step left to do without: export the model in "
+                    f"another way, or end it before that place{hint}"
+                ) from None
 
 
 def _plain(value: Any) -> Any:
-    """A value of NumPy as JSON has it."""
+    """A value of NumPy as JSON has it; anything else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _note_of(folder: Path) -> Note:
+def _note_in(folder: Path) -> Note:
     try:
-        return Note(**json.loads((folder / _NOTE).read_text().splitlines()[0]))
+        return Note(**json.loads((folder / NOTE).read_text().splitlines()[0]))
     except (OSError, ValueError, TypeError, IndexError):
         return Note()
-
-
-def _result(reply: dict[str, Any]) -> Any:
-    if "result" in reply:
-        return reply["result"]
-    if "error" in reply:
-        raise getattr(errors, reply["error"])(reply["message"])
-    raise RuntimeError(f"in the process for it:\n{reply['traceback']}")
-
-
-def _error(fault: BaseException) -> dict[str, str]:
-    """An exception as its parent raises it: of the class of `fewtune.errors` that it is."""
-    if isinstance(fault, FewtuneError):
-        kind = next(c for c in type(fault).__mro__ if getattr(errors, c.__name__, None) is c)
-        return {"error": kind.__name__, "message": str(fault)}
-    if isinstance(fault, MemoryError):
-        return {"error": "MachineError", "message": "this needs more memory than there is"}
-    if isinstance(fault, OSError) and fault.errno in MACHINES_FAULT:
-        return {"error": "MachineError", "message": disk_line(fault)}
-    return {"traceback": traceback.format_exc()}
-
-
-def main(folder: Path, parent: int) -> int:
-    """Do the work that ``folder`` describes, for the process ``parent``; end this process."""
-    end_by_interrupts()
-    # The child never outlives the process that waits for it.
-    end_with_parent()
-    if not is_child_of(parent):
-        return 1
-    # Temporary files go where the parent removes them, however this process ends.
-    tempfile.tempdir = str(folder)
-    described = json.loads((folder / "job.json").read_text())
-    _noted.keep_in(folder / _NOTE)
-    try:
-        with without_gc(for_good=True):
-            work = resolve_name(described["work"])
-        reply = {"result": work(described["job"])}
-    except Exception as fault:  # noqa: BLE001 (the parent raises it)
-        reply = _error(fault)
-    whole = folder / f"{_RESULT}.part"
-    whole.write_text(json.dumps(reply))
-    whole.rename(folder / _RESULT)
-    sys.stdout.flush()
-    # Loaded libraries may crash when they are unloaded.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    # The module that the work imports, not this copy of it, holds the note.
-    from fewtune.process import apart
-
-    sys.exit(apart.main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -6,7 +6,6 @@ The warm process starts them, if there is one.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import signal
 import sys
@@ -15,20 +14,8 @@ import sys
 CHILD_PYTHON = "FEWTUNE_PYTHON"
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
-# Modules that such a program should have loaded: TVM, and what child processes import.
+# The module that loads TVM.
 TVM = "fewtune.runtime.tvm"
-CHILD_MODULES = (
-    # Importing a model loads it to slim the graph.
-    "onnxslim",
-    # Every process with a target of this machine's CPU parses these.
-    "fewtune.runtime.tvm:register_own_intrinsics",
-    "fewtune.tuning.child_process",
-    "fewtune.workers.worker",
-    "fewtune.workers.model_runner",
-    "fewtune.tuning.session",
-    "fewtune.sharing.session",
-    "fewtune.machine.peak",
-)
 _PR_SET_PDEATHSIG = 1
 # A terminal sends the first to all processes of a command; the others are sent to one process.
 _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -37,14 +24,6 @@ _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 def child_python() -> str:
     """The program to run modules with, ``sys.executable`` unless the environment names another."""
     return os.environ.get(CHILD_PYTHON) or sys.executable
-
-
-def load(name: str) -> None:
-    """Import a module; for ``MODULE:FUNCTION``, also call the function."""
-    module, _, function = name.partition(":")
-    loaded = importlib.import_module(module)
-    if function:
-        getattr(loaded, function)()
 
 
 def is_child_of(parent: int) -> bool:
@@ -84,3 +63,12 @@ def end_by_interrupts_while_loading(package: str) -> None:
 def was_interrupted(exit_code: int | None) -> bool:
     """Whether a process was ended by a signal from outside, not by its own fault."""
     return exit_code is not None and -exit_code in _FROM_OUTSIDE
+
+
+def ending(exit_code: int | None) -> str:
+    """How a process ended, as a predicate: the name of the signal that killed it, or its code."""
+    if exit_code is None or exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    if exit_code == -signal.SIGKILL:
+        return "was killed by signal 9 (SIGKILL), perhaps for want of memory"
+    return f"was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"

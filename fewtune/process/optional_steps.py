@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from fewtune.errors import VerificationError
+from fewtune.errors import last_line
 from fewtune.process.apart import at, in_step
 
 Made = TypeVar("Made")
@@ -140,17 +140,3 @@ def with_most_steps(
         if not left:
             return made, found
         found[left[fails - 1]] = reason
-
-
-def last_line(fault: BaseException) -> str:
-    """The last line of an exception: TVM puts its stack before the message."""
-    if isinstance(fault, VerificationError):
-        return str(fault)
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
-    return shortened(lines[-1] if lines else type(fault).__name__)
-
-
-def shortened(text: str) -> str:
-    """A line of a report: its first 200 letters at most."""
-    return text if len(text) <= 200 else text[:197] + "..."

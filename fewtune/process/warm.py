@@ -46,6 +46,8 @@ def warm_process(
     needs: Mapping[str, Sequence[str]] | None = None,
     folder: Path | None = None,
     patience_s: float = _PATIENCE_S,
+    *,
+    is_for_cpu: bool = False,
 ) -> Iterator[None]:
     """Keep a warm process while the block runs; one is enough, an ancestor's too.
 
@@ -59,11 +61,14 @@ def warm_process(
         Where it starts, the current one unless given.
     patience_s : float
         Seconds that it has to end by itself; then it is killed.
+    is_for_cpu : bool
+        Whether no process that it forks uses a GPU.
     """
 
     def made() -> AbstractContextManager[None]:
         # With an NVIDIA GPU there is none: its forks could not use the GPU.
-        if warm_python.SOCKET in os.environ or has_nvidia_driver():
+        is_useless = has_nvidia_driver() and not is_for_cpu
+        if {warm_python.SOCKET, CHILD_PYTHON} & os.environ.keys() or is_useless:
             return contextlib.nullcontext()
         needed = {module: [*each] for module, each in (needs or {}).items()}
         wanted = {"modules": [*modules], "needs": needed}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import io
 import json
 import os
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fewtune.process.child_python import TVM, end_with_parent, load
+from fewtune.process.child_python import TVM, end_with_parent
 
 _PATIENCE_S = 3.0
 
@@ -98,7 +99,11 @@ class _Server:
         except (OSError, ValueError):
             connection.close()
             return
-        self._load(request["arguments"][0])
+        module, *rest = request["arguments"]
+        self._load(module)
+        if rest and ":" in rest[0]:
+            # The class that a child or a worker is told to make.
+            self._load(rest[0].partition(":")[0])
         group = request["group"]
         try:
             # Into the caller's process group, where that is of this session.
@@ -156,6 +161,14 @@ class _Server:
         child.connection.close()
 
 
+def load(name: str) -> None:
+    """Import a module; for ``MODULE:FUNCTION``, also call the function."""
+    module, _, function = name.partition(":")
+    loaded = importlib.import_module(module)
+    if function:
+        getattr(loaded, function)()
+
+
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
     if len(head) < 8 or len(descriptors) != 3:
@@ -191,6 +204,9 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
         _limit_blas()
+        # Nothing that is loaded becomes garbage.
+        gc.freeze()
+        gc.enable()
         code = _run(request["arguments"])
     finally:
         with contextlib.suppress(Exception):

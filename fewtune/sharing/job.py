@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.transfer import Donation
@@ -76,7 +76,7 @@ class ShareJob:
         }
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> ShareJob:
+    def from_json(cls, given: dict[str, Any]) -> Self:
         """The job that `as_json` wrote."""
         return cls(
             takers=given["takers"],

@@ -14,6 +14,7 @@ from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.search.warm_start import measured_trials
+from fewtune.sharing.child import SharingWork
 from fewtune.sharing.job import ShareJob
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
@@ -97,8 +98,7 @@ def share_schedules(
         log = file_sha256(tune_directory / RECORDS)[:16]
         events = (run or supervise)(
             Work(
-                "fewtune.sharing.child:share_session",
-                job.as_json(),
+                SharingWork(**vars(job)),
                 [by_name[name] for name in names],
                 fingerprint,
                 _header(job, by_name, fingerprint, log, bank),

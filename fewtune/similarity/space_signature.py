@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fewtune.process.optional_steps import last_line
+from fewtune.errors import last_line
 from fewtune.runtime.tvm import register_intrinsics, tvm
 from fewtune.schedule import tiling
 from fewtune.schedule.space.search_space import generated

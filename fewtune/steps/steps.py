@@ -225,8 +225,16 @@ def _share(run: Run, scratch: Path) -> None:
     tasks, bank = run.place("extract_tasks"), run.place("build_bank")
     options = run.options["share_schedules"]
     if TuneReport.read(run.place("tune")).is_predicted:
-        places = (tasks, run.place("select_tasks"), run.place("fingerprint"))
-        predict_apart(PredictJob(*places, options, scratch, bank_directory=bank))
+        predict_apart(
+            PredictJob(
+                task_directory=tasks,
+                select_directory=run.place("select_tasks"),
+                fingerprint=run.place("fingerprint"),
+                options=options,
+                directory=scratch,
+                bank_directory=bank,
+            )
+        )
     else:
         with run.measuring("share schedules of", by_fleet=True):
             share_schedules(

@@ -5,12 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from fewtune.artifacts import Fingerprint
+from fewtune.measure.device import Device
 from fewtune.options import TuneOptions
+from fewtune.progress.progress import Progress
+from fewtune.runtime.tvm import tvm
+from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
+from fewtune.workers.pool import WorkerPool
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a session works with: its tasks and journal, and the processes that measure."""
+
+    tasks: list[Task]
+    target: tvm.target.Target
+    journal: Journal
+    progress: Progress
+    pool: WorkerPool
+    device: Device
+
+
+class SessionJob(Protocol):
+    """A session's arguments, as JSON, and the session itself."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as JSON values."""
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Self:
+        """The job that `as_json` wrote."""
+
+    def run(self, place: Workplace) -> None:
+        """Hold the session."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +50,7 @@ class Work:
 
     Attributes
     ----------
-    function : str
-        ``module:function``, called as
-        ``function(job, tasks, target_json, journal, progress, pool, device)``.
-    job : dict
-        Its arguments, as JSON values.
+    job : SessionJob
     tasks : list of Task
     fingerprint : Fingerprint
     header : dict
@@ -34,13 +61,17 @@ class Work:
         File that holds where the work stands.
     """
 
-    function: str
-    job: dict[str, Any]
+    job: SessionJob
     tasks: list[Task]
     fingerprint: Fingerprint
     header: dict[str, Any]
     journal_directory: Path
     progress_path: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Where another process finds the job's class: ``module:class``."""
+        return f"{type(self.job).__module__}:{type(self.job).__qualname__}"
 
 
 # Runs work and returns the events of its journal.
@@ -97,3 +128,22 @@ class TuneJob:
         }
         options = TuneOptions.model_validate(given["options"])
         return cls(**{**given, "seeds": seeds, "options": options})
+
+    def run(self, place: Workplace) -> None:
+        """Tune; only the process that does needs the search and all that it imports."""
+        from fewtune.tuning.session import Session
+
+        Session(
+            place.tasks,
+            self.tuned,
+            place.target,
+            self.options,
+            place.journal,
+            place.progress,
+            place.pool,
+            seeds=self.seeds,
+            cold_weights=self.cold_weights,
+            stands_for=self.stands_for,
+            covered=self.covered,
+            device=place.device,
+        ).run()

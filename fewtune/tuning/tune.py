@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
-from fewtune.measure.device import Device, device_of
+from fewtune.measure.device import device_of
 from fewtune.options import TuneOptions
 from fewtune.predictor import chosen_digest
-from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
-from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import log_info, read_seeds
 from fewtune.task.extract import Task
 from fewtune.timing.cache_state import MEASURING
@@ -24,7 +22,6 @@ from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import Runner, TuneJob, Work
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
-from fewtune.workers.pool import WorkerPool
 
 # A resumed run may have another budget. All other options must be equal.
 _BUDGET = {
@@ -118,8 +115,7 @@ def run_session(
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = (run or supervise)(
             Work(
-                f"{__name__}:_session",
-                job.as_json(),
+                job,
                 tasks,
                 fingerprint,
                 header,
@@ -130,35 +126,6 @@ def run_session(
     state = RunState(tasks, tuned)
     state.replay(events)
     return state
-
-
-def _session(
-    job: dict[str, Any],
-    tasks: list[Task],
-    target_json: str,
-    journal: Journal,
-    progress: Progress,
-    pool: WorkerPool,
-    device: Device | None = None,
-) -> None:
-    # Only the child needs the search and all that it imports.
-    from fewtune.tuning.session import Session
-
-    order = TuneJob.from_json(job)
-    Session(
-        tasks,
-        order.tuned,
-        target_from_json(target_json),
-        order.options,
-        journal,
-        progress,
-        pool,
-        seeds=order.seeds,
-        cold_weights=order.cold_weights,
-        stands_for=order.stands_for,
-        covered=order.covered,
-        device=device,
-    ).run()
 
 
 def tune(

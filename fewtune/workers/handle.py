@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import MachineError, disk_line
-from fewtune.process.child_python import child_python
+from fewtune.process.child_python import child_python, ending
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
 from fewtune.util.files import full_disk
-from fewtune.workers.fork_server import ForkedWorker, ForkServer
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,12 @@ class WorkerHandle:
     target_json: str
     threads: int
     options: WorkerOptions
-    fork_server: ForkServer | None = None
     # The class that answers. It is made with `settings`; if empty, with target, threads and memory
     # limit.
     kind: str = "fewtune.workers.worker:Worker"
     settings: tuple[Any, ...] = ()
     builds: int = 0
-    _process: subprocess.Popen[bytes] | ForkedWorker | None = field(default=None, repr=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
     _ready: bool = False
     lives: int = 0
@@ -67,22 +64,19 @@ class WorkerHandle:
         """Start the process; it gets ready while the caller goes on."""
         here, there = socket.socketpair()
         environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
-        if self.fork_server is not None:
-            self._process = self.fork_server.spawn(there.fileno(), environment)
-        else:
-            path = os.pathsep.join(p for p in sys.path if p)
-            # The socket is its standard input, which every way of starting Python passes on.
-            self._process = subprocess.Popen(
-                [child_python(), "-m", "fewtune.workers.worker"],
-                stdin=there.fileno(),
-                env={**os.environ, **environment, "PYTHONPATH": path},
-            )
+        path = os.pathsep.join(p for p in sys.path if p)
+        # The socket is its standard input, which every way of starting Python passes on.
+        self._process = subprocess.Popen(
+            [child_python(), "-m", "fewtune.workers", self.kind],
+            stdin=there.fileno(),
+            env={**os.environ, **environment, "PYTHONPATH": path},
+        )
         there.close()
         self._connection = Connection(here.detach())
         # A process that dies immediately is noticed when `get_ready` is awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             own = (self.target_json, self.threads, self.options.memory_limit_bytes)
-            self._connection.send(("start", self.kind, *(self.settings or own)))
+            self._connection.send(self.settings or own)
         self._ready = False
         self.builds = 0
         self.lives += 1
@@ -172,16 +166,14 @@ class WorkerHandle:
 
     def _lost(self) -> WorkerLostError | MachineError:
         code = self._process.wait() if self._process is not None else None
-        how = f"exit code {code}"
         no_room = None
         if code is not None and code < 0:
-            how = signal.Signals(-code).name
             no_room = full_disk(Path(tempfile.gettempdir()))
         self.kill()
         if no_room is not None:
             # A full disk is no candidate's fault: it must not be noted as failed.
             return MachineError(disk_line(no_room))
-        return WorkerLostError("worker_crash", f"a worker died: {how}")
+        return WorkerLostError("worker_crash", f"a worker {ending(code)}")
 
 
 def call_all(

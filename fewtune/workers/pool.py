@@ -18,7 +18,6 @@ from fewtune.process.child_python import SHOW_STDERR
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.build_cache import Kept
 from fewtune.workers.build_queue import Feed
-from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 
 # Workers that a call of `WorkerPool.build` may lose before they take a candidate.
@@ -39,8 +38,6 @@ class WorkerPool:
     workers : int
         Processes; as many as the cores that build.
     options : WorkerOptions
-    fork_server : ForkServer, optional
-        Forks the workers; without one, each starts as a new process.
     kind, settings
         As of `WorkerHandle`.
 
@@ -56,13 +53,12 @@ class WorkerPool:
         threads: int,
         workers: int,
         options: WorkerOptions | None = None,
-        fork_server: ForkServer | None = None,
         kind: str = WorkerHandle.kind,
         settings: tuple[Any, ...] = (),
     ) -> None:
         self.options = options or WorkerOptions()
         self.handles = [
-            WorkerHandle(target_json, threads, self.options, fork_server, kind, settings)
+            WorkerHandle(target_json, threads, self.options, kind, settings)
             for _ in range(max(1, workers))
         ]
         self.kept = Kept()

@@ -5,9 +5,6 @@ links it before it can run. This worker compiles a candidate with TVM's in-memor
 in the same process, so no process is started and no file is written for it. If the process is lost
 (a crash, a hang, memory), only its candidate is lost: the parent, `fewtune.workers.pool`, starts
 another.
-
-The protocol is a sequence of (request, reply) tuples over a socket that only the parent holds;
-the worker ends when the socket closes, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -17,15 +14,11 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
-from fewtune.errors import DISKS_FAULT, disk_line
-from fewtune.process.child_python import SHOW_STDERR
 from fewtune.runtime.target import device_of, has_own_device, target_from_json
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
@@ -180,46 +173,3 @@ def resident_bytes() -> int:
     with open("/proc/self/statm") as stream:
         pages = int(stream.read().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def serve(connection: Connection) -> None:
-    """Answer requests until the parent closes the socket.
-
-    The first request names the class that answers, ``module:class``, and its arguments.
-    """
-    _, kind, *settings = connection.recv()
-    worker = resolve_name(kind)(*settings)
-    worker.get_ready()
-    connection.send(("ready", os.getpid()))
-    while True:
-        try:
-            verb, *arguments = connection.recv()
-        except (EOFError, ConnectionResetError):
-            return
-        try:
-            reply = ("ok", getattr(worker, verb)(*arguments))
-        except MemoryError:
-            reply = ("failed", "out of memory")
-        except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)
-            if isinstance(fault, OSError) and fault.errno in DISKS_FAULT:
-                # A full disk is no candidate's fault: it must not be noted as failed.
-                reply = ("machine", disk_line(fault))
-            else:
-                text = str(fault).strip() or type(fault).__name__
-                reply = ("failed", text[-2000:])
-        try:
-            connection.send(reply)
-        except BrokenPipeError:
-            return
-
-
-def silence() -> None:
-    """Keep the output of libraries off the terminal's live view."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if os.environ.get(SHOW_STDERR) is None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-if __name__ == "__main__":
-    silence()
-    serve(Connection(os.dup(0)))

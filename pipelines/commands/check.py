@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
+from fewtune.model.import_options import ImportOptions
 from fewtune.model_check.estimate import PastTunings
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.process.apart import run_apart
 from fewtune.process.contexts import without_gc
+from fewtune.process.job import Job
 from stages.params import load_all
 from stages.paths import Places
 
 _ERRORS = {kind.exit_code: kind for kind in (InputError, MachineError, VerificationError)}
 _STRATEGY = "selective"
-_ROOT = "root"
 
 
 def check_source(job: CheckJob, root: Path | None) -> CheckReport:
@@ -31,35 +30,38 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
     root : Path or None
         The checkout; without one, parameters have their defaults.
     """
-    given = {**job.as_json(), _ROOT: None if root is None else str(root)}
     try:
         # TVM takes seconds to load: only the child loads it.
-        return CheckReport.from_json(run_apart(f"{__name__}:check_here", given))
+        return CheckReport.from_json(run_apart(CheckoutJob(job=job, root=root)))
     except FewtuneError as error:
         reason = " ".join(str(error).split())
         return CheckReport(ok=False, reason=reason, exit_code=error.exit_code, model=str(job.model))
 
 
-def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Do the job of `check_source` in this process, which native code may crash."""
-    with without_gc(for_good=True):
-        from fewtune.model.import_options import ImportOptions
-        from fewtune.model_check import check
+class CheckoutJob(Job):
+    """A check with a checkout's parameters."""
 
-    job = CheckJob.from_json({name: value for name, value in given.items() if name != _ROOT})
-    if given[_ROOT] is not None:
-        places = Places(Path(given[_ROOT]))
-        params = load_all(places.params)
-        trials = params["tune"].trials_per_task
-        job = replace(
-            job,
-            models_directory=places.models,
-            machine=params["fingerprint"],
-            options=next(each for each in params.values() if isinstance(each, ImportOptions)),
-            trials=trials,
-            past=_past_tunings(places, trials),
-        )
-    return check.check_here(job.as_json())
+    job: CheckJob
+    root: Path | None
+
+    def run(self) -> dict[str, Any]:
+        """Check the model in this process, which native code may crash."""
+        with without_gc(for_good=True):
+            from fewtune.model_check import check
+
+        given: dict[str, Any] = {"left_out": self.left_out}
+        if self.root is not None:
+            places = Places(self.root)
+            params = load_all(places.params)
+            trials = params["tune"].trials_per_task
+            given |= {
+                "models_directory": places.models,
+                "machine": params["fingerprint"],
+                "options": next(p for p in params.values() if isinstance(p, ImportOptions)),
+                "trials": trials,
+                "past": _past_tunings(places, trials),
+            }
+        return check.check_here(self.job.model_copy(update=given))
 
 
 def refuse_unless_ok(job: CheckJob, root: Path) -> None:

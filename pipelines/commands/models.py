@@ -35,7 +35,14 @@ def add(options: argparse.Namespace) -> int:
             from fewtune.model_check.job import CheckJob
             from pipelines.commands.check import refuse_unless_ok
 
-            job = CheckJob(options.source, shapes, dimensions, constants, inputs, options.seed)
+            job = CheckJob(
+                model=options.source,
+                shapes=shapes,
+                dimensions=dimensions,
+                constants=constants,
+                inputs=inputs,
+                seed=options.seed,
+            )
             refuse_unless_ok(job, find_root())
         sources, tracked = {options.source: options.name}, tracker.track
         given = (dimensions, options.replace, constants, inputs)
@@ -69,12 +76,12 @@ def check(options: argparse.Namespace) -> int:
     except InputError:
         root = None  # a model can be checked anywhere
     job = CheckJob(
-        options.source,
-        parse_shapes(options.shape),
-        parse_dimensions(options.dimension),
-        parse_constants(options.constant),
-        options.inputs,
-        options.seed,
+        model=options.source,
+        shapes=parse_shapes(options.shape),
+        dimensions=parse_dimensions(options.dimension),
+        constants=parse_constants(options.constant),
+        inputs=options.inputs,
+        seed=options.seed,
     )
     report = check_source(job, root)
     if options.json:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fewtune.api import APART
 from fewtune.process import warm
-from fewtune.process.child_python import CHILD_MODULES, TVM
 from stages.paths import Places
 
 # Modules that DVC loads only when a stage runs.
@@ -27,6 +27,6 @@ _MODULE = re.compile(r"python -m ([\w.]+)")
 def warm_process(root: Path) -> Iterator[None]:
     """Keep a warm process for the stages at ``root`` while the block runs."""
     stages = _MODULE.findall(Places(root).pipeline.read_text())
-    modules = dict.fromkeys(["dvc", TVM, *CHILD_MODULES, *stages])
+    modules = dict.fromkeys(["dvc", *APART, *stages])
     with warm.warm_process(list(modules), {"dvc": _DVC}, root):
         yield

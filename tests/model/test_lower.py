@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fewtune.errors import last_line
 from fewtune.model.lower import lower
 from fewtune.model.unsupported import UnsupportedError, unsupported_nodes
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
-from fewtune.process.optional_steps import last_line
 from fewtune.runtime.target import resolve_target
 
 

@@ -33,7 +33,7 @@ def graph_of(
 
 def check(path: Path, *shapes: dict, **given: object) -> CheckReport:
     """As `fewtune.check`, but in this process, which has TVM loaded."""
-    return CheckReport.from_json(check_here(CheckJob(path, *shapes, **given).as_json()))
+    return CheckReport.from_json(check_here(CheckJob(model=path, shapes=dict(*shapes), **given)))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

@@ -7,19 +7,24 @@ import signal
 from typing import Any
 
 from fewtune.oneshot import predict as predicting
-from fewtune.oneshot.predict_apart import choose_here
+from fewtune.oneshot.predict_apart import PredictJob
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import workload_hash
 
 
-def choose(job: dict[str, Any]) -> dict[str, Any]:
-    """Do the job, and die at the task whose workload it names."""
-    usual = predicting.most_promising
+class DyingJob(PredictJob):
+    """A job that dies at the task whose workload it names."""
 
-    def dying(space: SearchSpace, *rest: Any) -> Any:
-        if workload_hash(space.module) == job["dies_at"]:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return usual(space, *rest)
+    dies_at: str
 
-    predicting.most_promising = dying
-    return choose_here(job)
+    def run(self) -> dict[str, Any]:
+        """Choose for a lot."""
+        usual = predicting.most_promising
+
+        def dying(space: SearchSpace, *rest: Any) -> Any:
+            if workload_hash(space.module) == self.dies_at:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            return usual(space, *rest)
+
+        predicting.most_promising = dying
+        return super().run()

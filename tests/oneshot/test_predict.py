@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,6 +23,7 @@ from fewtune.storage.database import RECORDS, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from fewtune.task.extract import write_modules
 from tests import tuned_tiny
+from tests.oneshot.crashing import DyingJob
 
 
 def selected() -> Selection:
@@ -49,7 +47,7 @@ def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareR
     return write_prediction(tasks, selected(), machine, chosen, prediction, began_s, directory)
 
 
-def laid_out(directory: Path) -> tuple[Path, Path, Path]:
+def laid_out(directory: Path) -> dict[str, Path]:
     """The tiny network's tasks, selection and machine, as stages leave them."""
     tasks, chosen, machine = (directory / name for name in ("tasks", "select", "fingerprint"))
     for folder in (tasks, chosen, machine):
@@ -60,7 +58,7 @@ def laid_out(directory: Path) -> tuple[Path, Path, Path]:
     write_modules(tuned_tiny.tasks(), tasks)
     selected().write(chosen)
     fingerprint.write(machine)
-    return tasks, chosen, machine
+    return {"task_directory": tasks, "select_directory": chosen, "fingerprint": machine}
 
 
 @pytest.mark.slow
@@ -103,7 +101,7 @@ def test_processes_apart_predict_the_same_log_and_leave_nothing(
     tmp_path: Path, processes: int
 ) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    job = PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart")
+    job = PredictJob(**laid_out(tmp_path), options=ShareOptions(), directory=tmp_path / "apart")
     (tmp_path / "apart").mkdir()
     report = predict_apart(job, processes)
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
@@ -122,25 +120,20 @@ def test_lots_hold_every_task_once_and_take_about_the_same_time() -> None:
     assert lots({}, 1) == [{}]
 
 
-@dataclass(frozen=True)
-class DyingJob(PredictJob):
-    """A job of which one task ends the process."""
-
-    dies_at: str = ""
-
-    def of_lot(self, points: Mapping[str, int]) -> dict[str, Any]:
-        return {**super().of_lot(points), "dies_at": self.dies_at}
-
-
 @pytest.mark.slow
 def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
     info = tuned_tiny.convolutions()["b"].info
     (tmp_path / "share").mkdir()
-    job = DyingJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "share", dies_at=info.workload)
-    report = predict_apart(job, 2, work="tests.oneshot.crashing:choose")
+    job = DyingJob(
+        **laid_out(tmp_path),
+        options=ShareOptions(),
+        directory=tmp_path / "share",
+        dies_at=info.workload,
+    )
+    report = predict_apart(job, 2)
     told = {line.task: line for line in report.tasks}
     assert told[info.name].status == "default"
-    assert f"SIGSEGV while it was predicting a schedule of {info.name}" in told[info.name].note
+    assert f"(SIGSEGV) while it was predicting a schedule of {info.name}" in told[info.name].note
     others = {task.info.name for task in tuned_tiny.convolutions().values()} - {info.name}
     assert {told[name].status for name in others} == {"predicted"}
 

@@ -10,51 +10,65 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import VerificationError
-from fewtune.process.apart import LEFT_OUT, at
+from fewtune.process.apart import at
+from fewtune.process.job import Job
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from tests.waiting import until
 
 NAMES = ("fold", "transpose", "schedule")
 
 
-def import_of(job: dict[str, Any]) -> dict[str, Any]:
+class Steps(Job):
     """Attempts with three optional steps, of which one dies; says what was left out."""
 
-    def attempt(steps: OptionalSteps) -> str:
+    dies: str = ""
+    raises: str = ""
+
+    def run(self) -> dict[str, Any]:
+        made, failed = with_most_steps(self._attempt, NAMES, self.left_out)
+        return {"made": made, "left_out": self.left_out | failed}
+
+    def _attempt(self, steps: OptionalSteps) -> str:
         for name in NAMES:
             if steps.uses(name):
                 with steps.step(name):
                     at(f"TVM was at {name}")
-                    if name == job.get("raises"):
+                    if name == self.raises:
                         raise ValueError("no such axis")
-                    if name == job.get("dies"):
+                    if name == self.dies:
                         _die()
         at("the kernels were running")
-        if job.get("dies") == "later" and steps.uses("schedule"):
+        if self.dies == "later" and steps.uses("schedule"):
             _die()
         return "made"
 
-    known = dict(job[LEFT_OUT])
-    made, failed = with_most_steps(attempt, NAMES, known)
-    return {"made": made, "left_out": known | failed}
 
-
-def once_there(job: dict[str, Any]) -> str:
+class OnceThere(Job):
     """Ends when a file is there."""
-    until(Path(job["path"]).exists)
-    return "seen"
+
+    path: Path
+
+    def run(self) -> str:
+        until(self.path.exists)
+        return "seen"
 
 
-def always(job: dict[str, Any]) -> None:
+class Ends(Job):
     """Dies, is killed, raises, or does not end."""
-    at("the graph was being read")
-    if job["how"] == "error":
-        raise VerificationError("outputs differ")
-    if job["how"] == "waits":
-        time.sleep(60)
-    if job["how"] == "fault":
-        raise LookupError("no such thing")
-    _die(getattr(signal, job["how"]))
+
+    how: str
+
+    def run(self) -> None:
+        at("the graph was being read")
+        if self.how == "error":
+            raise VerificationError("outputs differ")
+        if self.how == "waits":
+            time.sleep(60)
+        if self.how == "fault":
+            raise LookupError("no such thing")
+        if self.how == "disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.so")
+        _die(getattr(signal, self.how))
 
 
 def _die(number: int = signal.SIGSEGV) -> None:
@@ -73,8 +87,3 @@ class FullDisk:
     def build(self, number: int, module_json: str) -> float:
         """Fails as writing a library does."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"kernel{number}.so")
-
-
-def full_disk(job: dict[str, Any]) -> None:
-    """Raises what writing to a full disk does."""
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(job["file"]))

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fewtune.artifacts import Fingerprint
+from fewtune.process.job import JobFailedError
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
-from fewtune.tuning.job import Work
+from fewtune.tuning.job import Work, Workplace
 from tests import tuned_tiny
 
 
-def is_killed(job: dict[str, Any], _tasks: Any, _target: Any, journal: Journal, *_: Any) -> None:
-    """Work that begins a task and is sent a signal."""
-    journal.append({"kind": "start", "task": "conv"})
-    os.kill(os.getpid(), job["signal"])
+@dataclass(frozen=True)
+class Killed:
+    """A session that begins a task and is sent a signal."""
+
+    number: int
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self)
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Killed:
+        return cls(**given)
+
+    def run(self, place: Workplace) -> None:
+        place.journal.append({"kind": "start", "task": "conv"})
+        os.kill(os.getpid(), self.number)
 
 
-def work(folder: Path, own: Fingerprint, number: signal.Signals) -> Work:
-    function = f"{__name__}:is_killed"
-    return Work(function, {"signal": int(number)}, [], own, {"of": "a test"}, folder)
+@dataclass(frozen=True)
+class Raises:
+    """A session that raises in one of two tasks, and goes on without it; or before any."""
+
+    begins: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self)
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Raises:
+        return cls(**given)
+
+    def run(self, place: Workplace) -> None:
+        if not self.begins:
+            raise KeyError("outside")
+        crashed = {event["task"] for event in place.journal.events if event["kind"] == "crash"}
+        for task in ("conv", "matmul"):
+            if task not in crashed:
+                place.journal.append({"kind": "start", "task": task})
+                if task == "conv":
+                    raise ValueError(f"a stack of TVM's\n{task} has no such loop")
+
+
+def work(folder: Path, job: Killed | Raises) -> Work:
+    return Work(job, [], tuned_tiny.fingerprint(), {"of": "a test"}, folder)
 
 
 @pytest.mark.slow
@@ -32,7 +68,7 @@ def work(folder: Path, own: Fingerprint, number: signal.Signals) -> Work:
 def test_an_interrupted_child_interrupts_and_costs_no_task(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    asked = work(tmp_path, tuned_tiny.fingerprint(), number)
+    asked = work(tmp_path, Killed(int(number)))
     with pytest.raises(KeyboardInterrupt):
         supervise(asked)
     journal = Journal(journal_path(tmp_path, asked.header), asked.header)
@@ -40,23 +76,9 @@ def test_an_interrupted_child_interrupts_and_costs_no_task(
     assert [event["kind"] for event in journal.events] == ["start"]
 
 
-def raises(job: dict[str, Any], _tasks: Any, _target: Any, journal: Journal, *_: Any) -> None:
-    """Work that raises in one of two tasks, and goes on without it; or before any."""
-    if not job["begins"]:
-        raise KeyError("outside")
-    crashed = {event["task"] for event in journal.events if event["kind"] == "crash"}
-    for task in ("conv", "matmul"):
-        if task not in crashed:
-            journal.append({"kind": "start", "task": task})
-            if task == "conv":
-                raise ValueError(f"a stack of TVM's\n{task} has no such loop")
-
-
 @pytest.mark.slow
 def test_an_exception_costs_its_task_only(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    function = f"{__name__}:raises"
-    own = tuned_tiny.fingerprint()
-    events = supervise(Work(function, {"begins": True}, [], own, {"of": "a test"}, tmp_path))
+    events = supervise(work(tmp_path, Raises(begins=True)))
     assert [(event["kind"], event["task"]) for event in events] == [
         ("start", "conv"),
         ("crash", "conv"),
@@ -72,8 +94,5 @@ def test_an_exception_costs_its_task_only(tmp_path: Path, capfd: pytest.CaptureF
 
 @pytest.mark.slow
 def test_an_exception_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
-    asked = Work(
-        f"{__name__}:raises", {"begins": False}, [], tuned_tiny.fingerprint(), {"of": "b"}, tmp_path
-    )
-    with pytest.raises(RuntimeError, match="see its traceback"):
-        supervise(asked)
+    with pytest.raises(JobFailedError, match="Traceback"):
+        supervise(work(tmp_path, Raises(begins=False)))

@@ -218,7 +218,9 @@ def test_a_worker_killed_while_building_costs_one_candidate(
     real_wait = pool_module.wait
     monkeypatch.setattr(pool_module, "wait", kill_once_then_wait)
     lost, next_one = pool.build([good, good])
-    assert lost == Failure("worker_crash", "a worker died: SIGKILL")
+    assert isinstance(lost, Failure)
+    assert lost.cause == "worker_crash"
+    assert lost.message == "a worker was killed by signal 9 (SIGKILL), perhaps for want of memory"
     assert isinstance(next_one, Built)
     assert handle.lost_since(earlier)
     assert not handle.lost_since(next_one)
