@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
+from fewtune.util.switches import switched_off
 
 # By the beginning of an address, the function that describes its device.
 _ELSEWHERE = {
@@ -134,6 +135,8 @@ def versions() -> dict[str, str]:
 
     found = {package: importlib.metadata.version(package) for package in _VERSIONED}
     found["python"] = platform.python_version()
+    if switched_off():
+        found["without"] = ", ".join(sorted(switched_off()))
     found["llvm"] = str(tvm.get_global_func("target.llvm_version_major")())
     return found
 

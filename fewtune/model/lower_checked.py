@@ -33,6 +33,7 @@ from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts, calls_fit
+from fewtune.util.switches import VARIABLE, switched_off
 
 Found = TypeVar("Found")
 
@@ -185,7 +186,7 @@ def _unsupported(model: onnx.ModelProto, reason: str) -> str:
 
 def _disabled(options: ImportOptions) -> dict[str, str]:
     """Steps that the options disable, with the reason."""
-    found = {}
+    found = dict.fromkeys(switched_off(), f"{VARIABLE} names it")
     if options.layout == "NCHW":
         found[NHWC] = "import_model.layout is NCHW"
     if options.winograd == "never":

@@ -14,6 +14,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from fewtune.predictor.feature_names import NAMES, OF_POINTS
+from fewtune.util.switches import is_on
 
 # Features of decisions. Those before them are constant in a task. Those of cores, behind them, are
 # constant in a run, or follow from others.
@@ -101,7 +102,7 @@ class Residual:
         """What to add to the expected logarithms of a task's candidates' speeds, (candidates,)."""
         if self.samples > (1 + _GROWTH) * self._fitted_samples:
             self._fit()
-        if not len(self._rows):
+        if not len(self._rows) or not is_on("correction"):
             return np.zeros(len(features))
         own = self._tasks == self._number(task)
         apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.schedule.access import NotAffineError, evaluate, shape_of
 from fewtune.task.weight_layout import free_places
+from fewtune.util.switches import is_on
 
 # A feature that every x86 CPU of 64 bits has, and no other.
 _X86 = "sse2"
@@ -101,7 +102,7 @@ def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     -------
     module : IRModule
     """
-    if not has_feature(target, _X86):
+    if not has_feature(target, _X86) or not is_on("prefetching"):
         return module
     found = {}
     for variable, function in module.functions_items():

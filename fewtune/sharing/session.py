@@ -42,6 +42,7 @@ from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.remeasure import MOST_IN_DUEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
+from fewtune.util.switches import is_on
 from fewtune.workers.pool import WorkerPool
 
 KNOWN: Literal["known"] = "known"
@@ -127,7 +128,8 @@ class Sharing(Session):
         self.measure_defaults(
             behind(self.state.without_default(), self.rates(), self._rules.doubtful)
         )
-        self._searched.hold(self._takers())
+        if is_on("search_of_slow_tasks"):
+            self._searched.hold(self._takers())
         return "trials"
 
     def conclude(self) -> None:

@@ -21,6 +21,7 @@ from fewtune.timing.cache_fill import rewriter, sliced
 from fewtune.timing.cache_flush import flusher
 from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
 from fewtune.timing.calibration import Attempt, Calibration, Measured
+from fewtune.util.switches import is_on
 
 # Single calls of one sample, if the caches are prepared before each.
 _MOST_SINGLE_CALLS = 8
@@ -203,7 +204,7 @@ class Timer:
     def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> _Kernel:
         """A candidate with its arguments, those to flush and those to rewrite."""
         arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
-        if not self._on_host:
+        if not self._on_host or not is_on("cache_states"):
             return _Kernel(built.code, arguments, [], [])
         # This must not happen within a measurement.
         self.get_ready()

@@ -38,6 +38,7 @@ from fewtune.schedule.space.design_space import (
     text_of,
 )
 from fewtune.schedule.tiling import divisors, vectorize_inner
+from fewtune.util.switches import is_on
 
 # Only the order of draws depends on it; the spaces and their extents do not.
 _SEED = 1
@@ -362,7 +363,7 @@ class SearchSpace:
                 if not postprocessor.apply(schedule):
                     kind = type(postprocessor).__name__
                     return Made(None, point, f"rejected by {kind}")
-            if self._traits is not None:
+            if self._traits is not None and is_on("long_rows"):
                 vectorize_long_rows(schedule, self._traits)
         except Exception as fault:  # noqa: BLE001 (schedules fail to apply in many ways)
             return Made(None, point, f"does not apply: {type(fault).__name__}")
