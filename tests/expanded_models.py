@@ -12,6 +12,8 @@ from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import normalizations, plain
 from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
 from fewtune.onnx_graph.operators.tensors import split_pad
+from fewtune.onnx_graph.quantized.lift import lift
+from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime
 
 OPSETS = (("", 17), ("com.microsoft", 1))
@@ -43,7 +45,7 @@ def node_model(
 
 def expanded(model: ModelProto) -> ModelProto:
     """The model with all that is known expanded."""
-    result = expand(expand(model, EARLY), UNROLLED)
+    result = expand(lift(expand(with_shapes(model), EARLY)), UNROLLED)
     kinds = {
         ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
     }

@@ -26,17 +26,16 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     parameter_count,
 )
-from fewtune.onnx_graph.integers.rewrite import to_integers
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
 from fewtune.onnx_graph.operators.expand import (
-    CHANNELS_LAST,
     EARLY,
     UNROLLED,
     UNROLLED_WITHOUT_KERNEL,
     expand,
 )
 from fewtune.onnx_graph.operators.recurrent.kernel_layers import has_layers
+from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
     can_show_fault,
@@ -76,7 +75,6 @@ _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
-_INTEGERS = (("", "ConvInteger"), ("", "MatMulInteger"))
 _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "binary_operators": rewrites.chain_variadic,
     "positive_axes": rewrites.positive_axes,
@@ -139,14 +137,12 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     if steps.uses(HALVES_IN_FLOATS):
         with steps.step(HALVES_IN_FLOATS):
             result = widen_float16(result)
-    result = expand(result, CHANNELS_LAST)
-    early = EARLY
+    result = expand(result, EARLY)
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):
-            result = to_integers(result)
-        # The integer operators that remain have kernels in eight bits.
-        early = {kind: handler for kind, handler in EARLY.items() if kind not in _INTEGERS}
-    result = expand(result, early)
+            result = lift(result)
+    else:
+        result = lift(result, kernels=False)
     if steps.uses(_FOLDING):
         with steps.step(_FOLDING):
             result = slimmed(result)

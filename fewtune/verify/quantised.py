@@ -39,7 +39,7 @@ def safe_outputs(model: ModelProto) -> list[str]:
 
 
 def as_unsigned(values: np.ndarray) -> np.ndarray:
-    """Signed bytes as unsigned ones, 128 larger, as `fewtune.onnx_graph.integers` stores them."""
+    """Signed bytes as unsigned ones, 128 larger, as `fewtune.onnx_graph.quantized` stores them."""
     return values.view(np.uint8) ^ _HIGH_BIT
 
 

@@ -39,7 +39,7 @@ from fewtune.task.extract import extract_tasks
 from fewtune.tuning.tune import tune
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
-from tests.quantised_models import quantised_network, simplified
+from tests.quantized_models import quantized_network, simplified
 from tests.rpc_boards import boards
 
 TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 1}
@@ -104,7 +104,7 @@ def run(python: str, folder: Path) -> float:
 
 def bytes_are_right(python: str, folder: Path, mcpu: str, instruction: str) -> bool:
     """Whether a network in eight bits uses a processor's dot products, and is right on a board."""
-    model, feeds = quantised_network(folder)
+    model, feeds = quantized_network(folder)
     with boards(1, key=mcpu, python=python) as at:
         wanted = json.dumps({**TARGET, "mcpu": mcpu})
         device = device_of(detect_fingerprint(FingerprintOptions(target=wanted, device=at)))

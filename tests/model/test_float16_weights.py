@@ -10,7 +10,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import has_feature
 from fewtune.task.extract import extract_tasks
 from fewtune.verify.session import run_onnxruntime
-from tests.quantised_models import FLOAT, model_of, simplified
+from tests.quantized_models import FLOAT, model_of, simplified
 from tests.tuned_tiny import target
 
 pytestmark = pytest.mark.skipif(

@@ -35,7 +35,7 @@ from fewtune.task.extract import (
     workload_hash,
     write_modules,
 )
-from tests.quantised_models import quantised_network
+from tests.quantized_models import quantized_network
 from tests.tiny_models import (
     elementwise_model,
     make_model,
@@ -253,7 +253,7 @@ def test_every_process_finds_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path: Path) -> None:
-    model, _ = quantised_network(tmp_path)
+    model, _ = quantized_network(tmp_path)
     module = lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
     costs = {task.info.name: task.info for task in extract_tasks(module, TARGET)}
     (info,) = (

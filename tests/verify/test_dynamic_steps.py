@@ -18,7 +18,7 @@ from fewtune.verify.jitter.jittered import jittered
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
-from tests.quantised_models import model_of
+from tests.quantized_models import model_of
 from tests.tuned_tiny import target
 from tests.verify.test_quantised import Changed
 

@@ -21,7 +21,7 @@ from fewtune.verify.quantised import is_quantised, safe_outputs
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.sites import Site
-from tests.quantised_models import quantised_network
+from tests.quantized_models import quantized_network
 from tests.tuned_tiny import target
 
 Change = Callable[[str, Sequence[Any]], None]
@@ -57,7 +57,7 @@ class Changed:
 def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]:
     from onnxruntime.quantization import QuantType
 
-    model, _ = quantised_network(
+    model, _ = quantized_network(
         tmp_path_factory.mktemp("quantised"),
         per_channel=True,
         activation_type=getattr(QuantType, request.param),
@@ -132,7 +132,7 @@ def test_few_bytes_may_be_off_by_one() -> None:
 
 
 def test_fused_values_are_not_made_outputs(tmp_path) -> None:
-    model, _ = quantised_network(tmp_path)
+    model, _ = quantized_network(tmp_path)
     assert is_quantised(model)
     kinds = {name: node.op_type for node in model.graph.node for name in node.output}
     opened = {kinds[name] for name in safe_outputs(model)}

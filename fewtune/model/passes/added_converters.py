@@ -121,7 +121,7 @@ class _NonMaxSuppression(_Converter):
 
 
 class _ConvInteger(_Converter):
-    """A convolution of bytes, as `fewtune.onnx_graph.integers` writes it."""
+    """A convolution of bytes, as `fewtune.onnx_graph.quantized` writes it."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
@@ -139,7 +139,7 @@ class _ConvInteger(_Converter):
 
 
 class _MatMulInteger(_Converter):
-    """A product of bytes, as `fewtune.onnx_graph.integers` writes it."""
+    """A product of bytes, as `fewtune.onnx_graph.quantized` writes it."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:

@@ -18,7 +18,6 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
-from fewtune.onnx_graph.operators.quantized import affine, channels_last, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import kernel_layers, layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
 from fewtune.onnx_graph.operators.tensors import (
@@ -28,20 +27,16 @@ from fewtune.onnx_graph.operators.tensors import (
     split_pad,
 )
 from fewtune.onnx_graph.operators.vision import patches, pooling
+from fewtune.onnx_graph.quantized import normalize
 
-# Used before quantised graphs are rewritten in integers, which needs ONNX's own operators.
-CHANNELS_LAST = channels_last.HANDLERS
 # Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
-    **CHANNELS_LAST,
     **control_flow.HANDLERS,
     **fused.HANDLERS,
     **attention.HANDLERS,
     **plain.HANDLERS,
     **hyperbolic.HANDLERS,
-    **affine.HANDLERS,
-    **products.HANDLERS,
-    **microsoft.HANDLERS,
+    **normalize.HANDLERS,
     **convolutions.HANDLERS,
     **normalizations.HANDLERS,
     **standard_attention.HANDLERS,

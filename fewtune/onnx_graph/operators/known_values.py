@@ -13,6 +13,8 @@ from fewtune.onnx_graph.graph import RANDOM, element_count, opset_of
 
 # Values up to this size are folded while the graph is built: shapes, counters, conditions.
 FOLDED_ELEMENTS = 1024
+# Dequantized weights are kept as integers (`fewtune.onnx_graph.quantized`).
+_KEPT = RANDOM | {"DequantizeLinear", "QuantizeLinear"}
 
 
 class KnownValues:
@@ -127,7 +129,7 @@ class KnownValues:
             size = np.prod(self.shape(node.input[0]), dtype=np.int64)
             self._set_constant(node.output[0], np.array(size, np.int64))
             return True
-        if node.op_type in RANDOM or any(a.HasField("g") for a in node.attribute):
+        if node.op_type in _KEPT or any(a.HasField("g") for a in node.attribute):
             return False
         given = {name: self._small(name, most) for name in node.input if name}
         if any(array is None for array in given.values()):

@@ -6,7 +6,7 @@ from onnx import helper
 
 from fewtune.model.lower import lower
 from fewtune.task.extract import extract_tasks
-from tests.quantised_models import (
+from tests.quantized_models import (
     FLOAT,
     UINT8,
     assert_within_a_step,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.quantised_models import (
+from tests.quantized_models import (
     FLOAT,
     INT8,
     INT32,

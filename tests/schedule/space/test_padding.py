@@ -14,7 +14,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
 from tests.model.passes.test_integer_products import convolution
-from tests.quantised_models import simplified
+from tests.quantized_models import simplified
 from tests.tuned_tiny import target
 
 PADS = [1, 1, 1, 1]

@@ -9,7 +9,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
 from tests.model.passes.test_integer_products import convolution as byte_convolution
 from tests.model.test_float16_weights import product
-from tests.quantised_models import simplified
+from tests.quantized_models import simplified
 from tests.tuned_tiny import target
 
 pytestmark = pytest.mark.slow

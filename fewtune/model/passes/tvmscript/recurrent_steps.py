@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
+from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
 
 RESETS_FIRST = "GRU that resets first"
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
+from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
 from fewtune.runtime.tvm import relax
 
 # Among a quantised layer's inputs: weights, and their scale; the zero point is behind that.

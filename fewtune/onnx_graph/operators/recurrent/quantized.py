@@ -8,14 +8,14 @@ from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.quantized.affine import (
+from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
+from fewtune.onnx_graph.quantized.affine import (
     along,
-    centred,
+    centered,
     dynamic_quantize,
+    exact_product,
     floats,
 )
-from fewtune.onnx_graph.operators.quantized.products import integer_products
-from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
 
 # Each step quantises its state: a dozen nodes more than a step in floats.
 _MOST_STEPS = 200
@@ -31,14 +31,14 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     def operands(weights: str, index: int) -> tuple[str, str]:
         """A direction's weights less their zero point, and their scale; once for all steps."""
         scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
-        return centred(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
+        return centered(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
 
     @functools.cache
     def quantized(rows: str) -> tuple[str, str]:
         """Quantised rows and their scale; once for all directions that read them."""
         names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
         dynamic_quantize(graph, rows, names)
-        return centred(graph, names[0], names[2], -2), floats(graph, names[1])
+        return centered(graph, names[0], names[2], -2), floats(graph, names[1])
 
     def product(rows: str, weights: str, index: int) -> str:
         return _product(graph, *quantized(rows), *operands(weights, index))
@@ -48,15 +48,8 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 def _product(graph: GraphBuilder, left: str, left_scale: str, right: str, scale: str) -> str:
     """Quantised rows times a direction's weights, scaled back."""
-    sums = integer_products(graph, left, right)
-    if len(sums) > 1:
-        # Each sum is exact in float32, but their total may not be.
-        whole = [graph.cast(each, TensorProto.INT32) for each in sums]
-        while len(whole) > 1:
-            whole[:2] = [graph.op("Add", whole[:2])]
-        sums = [graph.cast(whole[0], TensorProto.FLOAT)]
-    factor = graph.fold("Mul", [scale, left_scale])
-    return graph.op("Mul", [sums[0], factor])
+    sums = graph.cast(exact_product(graph, left, right), TensorProto.FLOAT)
+    return graph.op("Mul", [sums, graph.fold("Mul", [scale, left_scale])])
 
 
 def _of_direction(graph: GraphBuilder, name: str, index: int) -> str:

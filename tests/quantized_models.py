@@ -1,4 +1,4 @@
-"""Small quantised models, by hand and by onnxruntime's quantiser, and their kernels' results."""
+"""Small quantized models, by hand and by onnxruntime's quantizer, and their kernels' results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model_of(nodes, inputs, outputs, constants, opset=13) -> ModelProto:
     """A model of these nodes; inputs and outputs by name, as (element type, shape)."""
     graph = helper.make_graph(
         nodes,
-        "quantised",
+        "quantized",
         [helper.make_tensor_value_info(name, *given) for name, given in inputs.items()],
         [helper.make_tensor_value_info(name, *given) for name, given in outputs.items()],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
@@ -117,8 +117,8 @@ def network(random) -> ModelProto:
     return model_of(nodes, {"x": (FLOAT, (1, 3, 17, 17))}, {"y": (FLOAT, (1, 10))}, constants)
 
 
-def quantised_network(directory, seed=0, **given) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The network in eight bits by onnxruntime's quantiser, and an input."""
+def quantized_network(directory, seed=0, **given) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The network in eight bits by onnxruntime's quantizer, and an input."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
     random = np.random.default_rng(seed)

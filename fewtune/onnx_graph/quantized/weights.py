@@ -1,4 +1,4 @@
-"""Constant quantised weights as signed bytes, and sums of weights that correct for zero points."""
+"""Constant quantized weights as signed bytes, and sums of weights that correct for zero points."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
-
 _LEAST, _MOST = -128, 127
-_MOST_SUM = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Dequantised:
-    """A dequantised constant: (values - zero) * scale along an axis.
+class Dequantized:
+    """A dequantized constant: (values - zero) * scale.
 
-    Attributes
-    ----------
-    values, scale, zero : numpy.ndarray
-        ``scale`` and ``zero`` have one element, or one for each index of the axis.
-    axis : int
+    Scale and zero point have one element, or one for each index of ``axis``.
     """
 
     values: np.ndarray
@@ -30,24 +23,15 @@ class Dequantised:
 
     def signed(self, axis: int) -> Signed | None:
         """The values less their zero points; None if these are along another axis than outputs."""
-        if self.zero.size > 1 and self.axis % self.values.ndim != axis % self.values.ndim:
-            return None
-        return Signed.of(self.values, self._along(self.zero))
+        return Signed.of(self.values, self.zero, axis) if self._fits(self.zero, axis) else None
 
     def scales(self, axis: int) -> np.ndarray | None:
         """One scale, or one for each index of an axis; None if they are along another axis."""
-        if self.scale.size == 1:
-            return self.scale.reshape(-1)
-        if self.axis % self.values.ndim != axis % self.values.ndim:
-            return None
-        return self.scale.reshape(-1)
+        return self.scale.reshape(-1) if self._fits(self.scale, axis) else None
 
-    def _along(self, vector: np.ndarray) -> np.ndarray:
-        if vector.size == 1:
-            return vector.reshape(())
-        shape = [1] * self.values.ndim
-        shape[self.axis] = -1
-        return vector.reshape(shape)
+    def _fits(self, vector: np.ndarray, axis: int) -> bool:
+        rank = max(1, self.values.ndim)
+        return vector.size == 1 or self.axis % rank == axis % rank
 
 
 @dataclass(frozen=True)
@@ -69,18 +53,13 @@ class Signed:
     moved: np.ndarray
 
     @staticmethod
-    def of(values: np.ndarray, zero: np.ndarray) -> Signed | None:
-        """Weights of bytes; None if the values are not bytes.
-
-        Parameters
-        ----------
-        values : numpy.ndarray
-        zero : numpy.ndarray
-            Zero points, broadcast to the values.
-        """
+    def of(values: np.ndarray, zero: np.ndarray, axis: int) -> Signed | None:
+        """Weights of bytes with one zero point, or one along an axis; None for other types."""
         if values.dtype not in (np.int8, np.uint8):
             return None
-        zero = np.asarray(zero, np.int64)
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        zero = np.asarray(zero, np.int64).reshape(shape)
         whole = values.astype(np.int64) - zero
         fits = not whole.size or (whole.min() >= _LEAST and whole.max() <= _MOST)
         middle = 128 if values.dtype == np.uint8 else 0
@@ -98,12 +77,6 @@ class Signed:
         return Signed(self.whole.T, values, np.transpose(self.moved))
 
 
-def sums_fit(weights: np.ndarray, axes: tuple[int, ...], added: np.ndarray) -> bool:
-    """Whether all sums of products with unsigned bytes fit int32."""
-    most = np.abs(weights.astype(np.int64)).sum(axes) * 2 * MOST_OF_BYTE
-    return bool(most.max(initial=0) + np.abs(added.astype(np.int64)).max(initial=0) < _MOST_SUM)
-
-
 @dataclass(frozen=True)
 class Window:
     """A 2-D convolution's strides, dilations and padding (top, left, bottom, right)."""
@@ -115,17 +88,7 @@ class Window:
 
     @staticmethod
     def of(given: dict[str, object], shape: list[int], kernel: list[int]) -> Window:
-        """Read a convolution's attributes; ``auto_pad`` is written out.
-
-        Parameters
-        ----------
-        given : dict
-            The attributes.
-        shape : list of int
-            Shape of the input, channels first.
-        kernel : list of int
-            Height and width.
-        """
+        """Read a convolution's attributes; ``auto_pad`` is written out."""
         strides = [int(each) for each in given.get("strides", [1, 1])]
         dilations = [int(each) for each in given.get("dilations", [1, 1])]
         pads = [int(each) for each in given.get("pads", [0, 0, 0, 0])]
@@ -152,19 +115,9 @@ class Window:
         }
 
     def sums(self, weights: np.ndarray, shape: list[int]) -> np.ndarray:
-        """Sums of the weights whose taps are inside the input.
+        """Sums of the weights whose taps are inside an input of this shape, channels first.
 
-        Parameters
-        ----------
-        weights : numpy.ndarray
-            (filters, channels, rows, columns).
-        shape : list of int
-            Shape of the input, channels first.
-
-        Returns
-        -------
-        sums : numpy.ndarray
-            int64, shape (1, filters, 1, 1), or (1, filters, height, width) with padding.
+        int64, shape (1, filters, 1, 1), or (1, filters, height, width) with padding.
         """
         taps = weights.astype(np.int64).sum(1)
         if not any(self.pads):

@@ -1,18 +1,19 @@
-"""Quantised graphs rewritten in integers, compared by onnxruntime."""
+"""Quantized graphs rewritten in integers, compared by onnxruntime."""
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
+from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.verify.session import run_onnxruntime
-from tests.quantised_models import (
+from tests.quantized_models import (
     FLOAT,
     INT32,
     UINT8,
     model_of,
     operators,
-    quantised_network,
+    quantized_network,
     simplified,
 )
 
@@ -33,7 +34,7 @@ def outputs(model, feeds):
 )
 def test_a_network_computes_in_bytes_throughout(given, tmp_path):
     """Convolutions, a pool, a residual, a concatenation, a mean and a product."""
-    model, feeds = quantised_network(tmp_path, weight_type=QuantType.QInt8, **given)
+    model, feeds = quantized_network(tmp_path, weight_type=QuantType.QInt8, **given)
     result = simplified(model)
     found = operators(result)
     assert (found["ConvInteger"], found["MatMulInteger"]) == (4, 1)
@@ -47,20 +48,20 @@ def test_a_network_computes_in_bytes_throughout(given, tmp_path):
     assert np.abs(actual - expected).max() <= step
 
 
-def quantised(name, of, scale, zero):
+def quantized(name, of, scale, zero):
     constants = {f"{name}_scale": np.float32(scale), f"{name}_zero": np.uint8(zero)}
     return helper.make_node("QuantizeLinear", [of, *constants], [name]), constants
 
 
-def dequantised(name, of, like):
+def dequantized(name, of, like):
     return helper.make_node("DequantizeLinear", [of, f"{like}_scale", f"{like}_zero"], [name])
 
 
 def chain(nodes, inside, out=(0.05, 100), shape=(1, 4, 6, 6)):
-    """Bytes that are dequantised, go through nodes from ``a`` to ``b``, and are quantised again."""
-    last, constants = quantised("y", "b", *out)
+    """Bytes that are dequantized, go through nodes from ``a`` to ``b``, and are quantized again."""
+    last, constants = quantized("y", "b", *out)
     constants |= {"x_scale": np.float32(0.04), "x_zero": np.uint8(90), **inside}
-    nodes = [dequantised("a", "x", "x"), *nodes, last]
+    nodes = [dequantized("a", "x", "x"), *nodes, last]
     model = model_of(nodes, {"x": (UINT8, shape)}, {"y": (UINT8, None)}, constants)
     feeds = {"x": RANDOM.integers(0, 256, shape).astype(np.uint8)}
     return model, feeds
@@ -90,7 +91,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("same_scale", [False, True])
 @pytest.mark.parametrize("name", list(CHAINS))
-def test_operators_between_dequantisation_and_quantisation(name, same_scale):
+def test_operators_between_dequantization_and_quantization(name, same_scale):
     inside = {
         "low": np.float32(-1),
         "high": np.float32(2.5),
@@ -183,7 +184,7 @@ def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, 
 
 @pytest.mark.parametrize("zeros", [3, [3, 255, 128, 0]])
 @pytest.mark.parametrize("operator", ["Conv", "MatMul", "Gemm"])
-def test_dequantised_weights_beyond_signed_bytes_are_bytes(operator, zeros):
+def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
     """255 - 3 is no signed byte; 255 - 128 is, and the rest a multiple of what is summed."""
     is_plane = operator == "Conv"
     axis = 1 if operator == "MatMul" else 0
@@ -226,9 +227,7 @@ def test_weights_whose_windows_sums_are_not_known_stay_in_floats(channels, group
 
 
 def test_a_float_model_is_left_as_it_is():
-    from fewtune.onnx_graph.integers.rewrite import to_integers
-
     node = helper.make_node("Relu", ["x"], ["y"])
     model = model_of([node], {"x": (FLOAT, (2,))}, {"y": (FLOAT, (2,))}, {})
-    assert to_integers(model) is model
+    assert lift(model) is model
     assert not [numpy_helper.to_array(each) for each in model.graph.initializer]

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -38,7 +36,6 @@ def test_convolution_is_exact(zero, kind, by_channel):
     inputs = [np.asarray(each) for each in inputs]
     given = {"pads": [1, 2, 1, 0], "strides": [2, 1], "constants": range(1, 9)}
     assert_node("QLinearConv", inputs, domain="", opset=13, **given)
-    assert_node("QLinearConv", inputs, domain="", opset=10, **given)
 
 
 def test_deep_and_depthwise_convolutions_are_exact():
@@ -65,9 +62,7 @@ def test_products_are_exact():
 def test_integer_products_are_exact_beyond_what_float32_holds(extent):
     """The largest possible sums, of products of 255 and 255."""
     inputs = [np.full((3, extent), 255, np.uint8), np.full((extent, 5), 255, np.uint8)]
-    result = assert_node("MatMulInteger", inputs, domain="")
-    counts = Counter(node.op_type for node in result.graph.node)
-    assert counts["MatMul"] == -(-extent // 258)
+    assert_node("MatMulInteger", inputs, domain="")
     zeros = [np.array(113, np.uint8), np.arange(5, dtype=np.uint8)]
     inputs = [bytes_of(np.uint8, 2, 3, extent), bytes_of(np.uint8, extent, 5), *zeros]
     assert_node("MatMulInteger", inputs, domain="", constants=(1, 2, 3))
@@ -89,7 +84,7 @@ ZEROS = [np.uint8(0), np.uint8(128), np.int8(-7), np.int16(3), np.uint16(300)]
 def test_quantizing(zero):
     """Halves are rounded to even; values out of range saturate."""
     halves = (np.arange(-300, 300) * 0.5).astype(np.float32)
-    for opset in (21, 13, 10) if zero.dtype.itemsize == 1 else (21,):
+    for opset in (21, 13) if zero.dtype.itemsize == 1 else (21,):
         inputs = [halves, scale(1), np.asarray(zero)]
         assert_node("QuantizeLinear", inputs, domain="", opset=opset)
     given = {"domain": "", "opset": 21}
@@ -98,6 +93,7 @@ def test_quantizing(zero):
     inputs = [floats(2, 3, 4), scales(2), np.full(2, zero)]
     assert_node("QuantizeLinear", inputs, axis=-3, **given)
     blocked = [floats(2, 6), scales(6).reshape(2, 3), np.full((2, 3), zero)]
+    given["constants"] = (1, 2)
     assert_node("QuantizeLinear", blocked, axis=1, block_size=2, **given)
     whole = bytes_of(zero.dtype, 2, 3, 4)
     assert_node("DequantizeLinear", [whole, scales(3), np.full(3, zero)], axis=1, **given)

@@ -1,4 +1,4 @@
-"""State of the pass over a quantised graph: the integer form of each float tensor."""
+"""State of the pass over a quantized graph: the integer form of each float tensor."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import names_read
-from fewtune.onnx_graph.integers.affine import Bytes, Scaled, floats_of, scaled_bytes
-from fewtune.onnx_graph.integers.weights import Dequantised
 from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.quantized.affine import Bytes, Scaled, floats_of, write_dequantized
+from fewtune.onnx_graph.quantized.normalize import QUANTIZE
+from fewtune.onnx_graph.quantized.weights import Dequantized
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _SIGNED = 128
 
 
 class Walk:
     """Defers float tensors until an operator needs their floats.
-
-    Parameters
-    ----------
-    model : ModelProto
-        As for `fewtune.onnx_graph.integers.rewrite.to_integers`.
 
     Attributes
     ----------
@@ -29,11 +24,9 @@ class Walk:
     floats : dict
         Deferred float tensors, by name.
     weights : dict
-        Dequantised constants by name, each with the node that computes it.
+        Dequantized constants by name, each with the node that computes it.
     unsigned : dict of (str, bool)
-        By name of a quantised tensor, the unsigned tensor that holds it, and whether it is signed.
-    written : set of str
-        Deferred tensors that were written after all.
+        By name of a quantized tensor, the unsigned tensor that holds it, and whether it is signed.
     readers : dict of list
         The nodes that read a tensor; None stands for the caller, who reads an output.
     """
@@ -41,10 +34,10 @@ class Walk:
     def __init__(self, model: ModelProto) -> None:
         self.graph = GraphBuilder(model, {})
         self.floats: dict[str, Bytes | Scaled] = {}
-        self.weights: dict[str, tuple[Dequantised, NodeProto]] = {}
+        self.weights: dict[str, tuple[Dequantized, NodeProto]] = {}
         self.unsigned: dict[str, tuple[str, bool]] = {}
-        self.written: set[str] = set()
         self.readers: dict[str, list[NodeProto | None]] = {}
+        self._written: set[str] = set()
         for node in model.graph.node:
             for name in names_read(node):
                 self.readers.setdefault(name, []).append(node)
@@ -53,13 +46,13 @@ class Walk:
 
     def write(self, name: str) -> None:
         """Add the nodes that compute a deferred tensor, unless the graph has them."""
-        if name in self.written:
+        if name in self._written:
             return
         graph = self.graph
         if name in self.floats:
             floats_of(graph, self.floats[name], name)
         elif name in self.weights:
-            graph.add(self.weights[name][1], {})
+            write_dequantized(graph, self.weights[name][1])
         elif name in self.unsigned:
             found, signed = self.unsigned[name]
             if signed:
@@ -70,10 +63,10 @@ class Walk:
                 graph.op("Identity", [found], name)
         else:
             return
-        self.written.add(name)
+        self._written.add(name)
 
-    def only_read_by_quantisers(self, name: str) -> bool:
-        """Whether every operator that reads a tensor quantises it."""
+    def only_read_by_quantizers(self, name: str) -> bool:
+        """Whether every operator that reads a tensor quantizes it."""
         readers = self.readers.get(name, [])
         return all(node is not None and node.op_type == QUANTIZE for node in readers)
 
@@ -87,7 +80,7 @@ class Walk:
         return True
 
     def bytes_of(self, name: str) -> Bytes | None:
-        """The bytes that a float tensor was dequantised from, if any."""
+        """The bytes that a float tensor was dequantized from, if any."""
         found = self.floats.get(name)
         return found if isinstance(found, Bytes) else None
 
@@ -95,13 +88,12 @@ class Walk:
         """A deferred float tensor; None if it has more than one reader."""
         found = self.floats.get(name)
         if isinstance(found, Bytes):
-            return scaled_bytes(found)
-        readers = self.readers.get(name, [])
+            return found.scaled
         # Each of several readers would compute it again.
-        return found if found is not None and len(readers) <= 1 else None
+        return found if len(self.readers.get(name, [])) <= 1 else None
 
     def unsigned_of(self, name: str, element_type: int) -> str:
-        """The unsigned tensor that holds a quantised one, 128 added to signed bytes."""
+        """The unsigned tensor that holds a quantized one, 128 added to signed bytes."""
         if name in self.unsigned:
             return self.unsigned[name][0]
         if element_type == TensorProto.UINT8:
@@ -111,5 +103,5 @@ class Walk:
         moved = graph.op("Add", [wide, graph.constant(np.int32(_SIGNED))])
         found = graph.cast(moved, TensorProto.UINT8)
         self.unsigned[name] = (found, True)
-        self.written.add(name)
+        self._written.add(name)
         return found

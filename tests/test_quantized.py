@@ -1,4 +1,4 @@
-"""A small quantised network, tuned, shared, compiled and checked as any other."""
+"""A small quantized network, tuned, shared, compiled and checked as any other."""
 
 import numpy as np
 import onnx
@@ -7,7 +7,7 @@ import pytest
 import fewtune
 from fewtune.artifacts import ImportReport, Metrics
 from fewtune.verify.session import run_onnxruntime
-from tests.quantised_models import quantised_network
+from tests.quantized_models import quantized_network
 
 pytestmark = pytest.mark.slow
 
@@ -18,15 +18,15 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def quantised(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("quantised")
-    model, feeds = quantised_network(directory)
+def quantized(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("quantized")
+    model, feeds = quantized_network(directory)
     onnx.save(model, directory / "small-int8.onnx")
     return model, directory / "small-int8.onnx", feeds
 
 
-def test_a_quantised_network_is_tuned_and_right(quantised):
-    model, path, feeds = quantised
+def test_a_quantized_network_is_tuned_and_right(quantized):
+    model, path, feeds = quantized
     tuned = fewtune.tune(path, trials=2, out=path.parent / "out", options=QUICK)
     report = ImportReport.read(tuned.directory / "import")
     assert not report.left_out

@@ -1,1 +1,0 @@
-"""Quantised graphs rewritten in integers: products of bytes, and the arithmetic around them."""

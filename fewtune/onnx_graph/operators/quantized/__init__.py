@@ -1,1 +1,0 @@
-"""Quantised operators of ONNX and onnxruntime, computed with integers in float32."""

@@ -1,0 +1,1 @@
+"""Quantized graphs: every operator in one form (`normalize`), then integer products (`lift`)."""

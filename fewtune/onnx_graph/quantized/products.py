@@ -1,0 +1,271 @@
+"""Convolutions and products of dequantized bytes, and ONNX's integer operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.quantized.affine import (
+    EXACT,
+    MOST_OF_BYTE,
+    Bytes,
+    Scaled,
+    centered,
+    exact_product,
+)
+from fewtune.onnx_graph.quantized.walk import Walk
+from fewtune.onnx_graph.quantized.weights import Signed, Window
+
+_PLANE = 4
+_MOST_SUM = 2**31 - 1
+# Lanes of the widest vector, and the most groups that are joined to fill it.
+_LANES, _MOST_JOINED = 16, 16
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of bytes with signed weights: of matrices, or of a convolution's windows.
+
+    Weights that do not fit signed bytes are signed bytes plus a number, ``moved`` of `Signed`. The
+    number's part of the product is the number times a sum of the bytes: of a row, or of a window.
+    """
+
+    shape: list[int]
+    weights: Signed
+    window: Window | None
+
+    @property
+    def operator(self) -> str:
+        """Of ONNX."""
+        return "MatMulInteger" if self.window is None else "ConvInteger"
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """Of the operator."""
+        return {} if self.window is None else self.window.attributes
+
+    @property
+    def along(self) -> tuple[int, ...]:
+        """The shape in which one number for each output is broadcast to the sums."""
+        return (-1,) if self.window is None else (1, -1, 1, 1)
+
+    @property
+    def _summed(self) -> tuple[int, ...]:
+        """Axes of the weights that are summed."""
+        return (0,) if self.window is None else (1, 2, 3)
+
+    @property
+    def depth(self) -> int:
+        """How many products each sum adds."""
+        return int(np.prod([self.weights.values.shape[axis] for axis in self._summed]))
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """For each sum, the sum of the weights that multiply its bytes."""
+        return weights.sum(0) if self.window is None else self.window.sums(weights, self.shape)
+
+    @property
+    def count(self) -> np.ndarray:
+        """How many bytes each sum adds: fewer at the borders, where windows reach into padding."""
+        if self.window is None:
+            return np.array([self.depth])
+        return self.sums(np.ones((1, *self.weights.values.shape[1:]), np.int64))
+
+    def fits(self, added: np.ndarray) -> bool:
+        """Whether every sum of products, plus ``added``, fits int32."""
+        values = np.abs(self.weights.values.astype(np.int64))
+        most = values.sum(self._summed).max(initial=0) * 2 * MOST_OF_BYTE
+        most += np.abs(self.weights.moved).max() * self.depth * MOST_OF_BYTE
+        return bool(most + np.abs(added.astype(np.int64)).max(initial=0) < _MOST_SUM)
+
+    def times_moved(self, graph: GraphBuilder, total: str) -> str:
+        """Write the part of the sums that ``moved`` multiplies."""
+        moved = self.weights.moved.reshape(self.along).astype(np.int32)
+        return graph.op("Mul", [total, graph.constant(moved)])
+
+    def totals(self, graph: GraphBuilder, data: str) -> str:
+        """Write the sums of the bytes in int32; padding counts as zeros."""
+        if self.window is None:
+            wide = graph.cast(data, TensorProto.INT32)
+            return graph.reduce("ReduceSum", wide, [len(self.shape) - 1])
+        # A convolution of the channels' sums with ones.
+        wide = graph.reduce("ReduceSum", graph.cast(data, TensorProto.FLOAT), [1])
+        ones = np.ones((1, 1, *self.weights.values.shape[2:]), np.float32)
+        if ones.size > 1 or any(self.window.pads) or max(self.window.strides) > 1:
+            wide = graph.op("Conv", [wide, graph.constant(ones)], **self.attributes)
+        return graph.cast(wide, TensorProto.INT32)
+
+
+def convolution(walk: Walk, node: NodeProto) -> bool:
+    """A ``Conv`` of dequantized bytes with constant weights."""
+    data, weight, bias = optional(node.input, 3)
+    return _lifted(walk, node, data, weight, bias)
+
+
+def matrix(walk: Walk, node: NodeProto) -> bool:
+    """A ``MatMul`` or ``Gemm`` of dequantized bytes with constant weights."""
+    given = attributes_of(node)
+    data, weight, bias = optional(node.input, 3)
+    if given.get("transA") or (bias and given.get("beta", 1.0) != 1.0):
+        return False
+    return _lifted(walk, node, data, weight, bias)
+
+
+def _lifted(walk: Walk, node: NodeProto, data: str, weight: str, bias: str) -> bool:
+    attributes = attributes_of(node)
+    transposed = bool(attributes.get("transB"))
+    axis = 0 if node.op_type == "Conv" or transposed else 1
+    given, found = walk.bytes_of(data), walk.weights.get(weight)
+    if given is None or found is None:
+        return False
+    weights, scales = found[0].signed(axis), found[0].scales(axis)
+    if weights is None or scales is None:
+        return False
+    weights = weights.transposed() if transposed else weights
+    product = _product(walk, node, given.name, weights)
+    if product is None:
+        return False
+    factor = scales * np.float64(given.scale) * float(attributes.get("alpha", 1.0))
+    added = _added(walk, bias, factor, product.along)
+    if added is None or not product.fits(added[0]):
+        return False
+    sums = _sums(walk.graph, product, given, added[0])
+    return walk.defer(node.output[0], Scaled(sums, factor.reshape(product.along), added[1]))
+
+
+def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product | None:
+    """A product of bytes; None if no kernel computes it."""
+    shape, sizes = walk.graph.shape(data), weights.values.shape
+    if shape is None:
+        return None
+    if not node.op_type.startswith("Conv"):
+        fits = len(shape) >= 2 and len(sizes) == 2
+        return Product(shape, weights, None) if fits else None
+    if len(shape) != _PLANE or len(sizes) != _PLANE:
+        return None
+    window = Window.of(attributes_of(node), shape, list(sizes[2:]))
+    product = Product(shape, weights, window)
+    # `totals` sums all channels, in float32.
+    has_totals = window.groups == 1 and product.depth * MOST_OF_BYTE <= EXACT
+    fits = _has_kernel(window, sizes, shape) and (has_totals or not weights.is_moved)
+    return product if fits else None
+
+
+def _has_kernel(window: Window, sizes: tuple[int, ...], shape: list[int]) -> bool:
+    """Whether a convolution has a kernel of bytes that is not slower than one of floats.
+
+    Groups whose filters do not fill a vector are joined, with zeros between them. With too many
+    groups, zeros would be most of the work.
+    """
+    groups, filters = window.groups, sizes[0]
+    depthwise = groups == shape[1] == filters and sizes[1] == 1
+    joined = range(1, _MOST_JOINED + 1)
+    fills = any(groups % n == 0 and n * filters // groups % _LANES == 0 for n in joined)
+    return depthwise or fills or groups <= _MOST_JOINED
+
+
+def _added(
+    walk: Walk, bias: str, scales: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A bias as integers in units of the sums, and as floats: one of the two is zero."""
+    none = np.zeros(1)
+    if not bias:
+        return none.astype(np.int64), none
+    if bias in walk.weights:
+        found = walk.weights[bias][0]
+        whole = found.values.astype(np.int64) - found.zero.astype(np.int64)
+        floats = whole * found.scale.astype(np.float64)
+        near = np.allclose(found.scale, scales, rtol=1e-5, atol=0)
+        is_whole = found.values.dtype == np.int32 and near
+    else:
+        values = walk.graph.value(bias)
+        if values is None:
+            return None
+        floats, is_whole = values.astype(np.float64), False
+    if floats.ndim > 1 and floats.size != max(floats.shape):
+        return None
+    if is_whole:
+        return whole.reshape(-1).reshape(shape), none
+    return none.astype(np.int64), floats.reshape(-1).reshape(shape)
+
+
+def _sums(graph: GraphBuilder, product: Product, data: Bytes, added: np.ndarray) -> str:
+    """Write the sums of (bytes - zero point) x weights, plus a bias; return their name."""
+    inputs = [data.name, graph.constant(product.weights.values)]
+    if data.zero:
+        inputs.append(graph.constant(np.uint8(data.zero)))
+    sums = graph.op(product.operator, inputs, **product.attributes)
+    if product.weights.is_moved:
+        total = product.totals(graph, data.name)
+        if data.zero:
+            zeros = (data.zero * product.count).astype(np.int32)
+            total = graph.op("Sub", [total, graph.constant(zeros)])
+        sums = graph.op("Add", [sums, product.times_moved(graph, total)])
+    if added.any():
+        sums = graph.op("Add", [sums, graph.constant(added.astype(np.int32))])
+    return sums
+
+
+def integer_operator(walk: Walk, node: NodeProto) -> bool:
+    """A ``MatMulInteger`` or ``ConvInteger`` with constant weights, corrected for zero points.
+
+    ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``, where
+    ``sums`` are of ``values + moved``.
+    """
+    graph = walk.graph
+    data, weight, zero, weight_zero = optional(node.input, 4)
+    weights = _constant_weights(walk, node)
+    product = None if weights is None else _product(walk, node, data, weights)
+    if product is None:
+        return False
+    place = graph.value(zero) if zero else np.zeros(1, np.uint8)
+    sums = product.sums(product.weights.whole)
+    is_number = graph.shape(zero) in ([], [1]) if place is None else place.size == 1
+    if not is_number or not product.fits(np.abs(sums) * MOST_OF_BYTE):
+        return False
+    walk.write(data)
+    inputs = [data, graph.constant(product.weights.values)]
+    if not product.weights.is_moved and (place is not None or not sums.any()):
+        if place is not None and place.any():
+            inputs.append(graph.constant(place.reshape(())))
+        graph.op(node.op_type, inputs, node.output[0], **product.attributes)
+        return True
+    result = graph.op(node.op_type, inputs, **product.attributes)
+    if product.weights.is_moved:
+        moved = product.times_moved(graph, product.totals(graph, data))
+        result = graph.op("Add", [result, moved])
+    walk.write(zero)
+    wide = graph.cast(zero, TensorProto.INT32) if zero else graph.constant(np.int32(0))
+    less = graph.op("Mul", [graph.constant(sums.astype(np.int32)), wide])
+    graph.op("Sub", [result, less], node.output[0])
+    return True
+
+
+def _constant_weights(walk: Walk, node: NodeProto) -> Signed | None:
+    """Weights of an integer operator on unsigned data."""
+    data, weight, _, weight_zero = optional(node.input, 4)
+    graph = walk.graph
+    values = graph.value(weight)
+    zero = graph.value(weight_zero) if weight_zero else np.zeros(1, np.int8)
+    kind = TensorProto.UINT8 if data in walk.unsigned else graph.element_type(data)
+    signed = walk.unsigned.get(data, ("", False))[1]
+    if values is None or zero is None or kind != TensorProto.UINT8 or signed:
+        return None
+    return Signed.of(values, zero, -1 if node.op_type == "MatMulInteger" else 0)
+
+
+def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> None:
+    """An integer operator that no kernel of bytes computes."""
+    data, weight, zero, weight_zero = optional(node.input, 4)
+    is_matrix = node.op_type == "MatMulInteger"
+    left = centered(graph, data, zero, -2 if is_matrix else 1)
+    right = centered(graph, weight, weight_zero, -1 if is_matrix else 0)
+    if is_matrix:
+        sums = exact_product(graph, left, right)
+    else:
+        # float32 rounds sums beyond 2**24, as it does those of any convolution.
+        sums = graph.op("Round", [graph.op("Conv", [left, right], **attributes_of(node))])
+    graph.op("Cast", [sums], node.output[0], to=TensorProto.INT32)
