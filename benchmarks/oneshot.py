@@ -128,7 +128,7 @@ def in_turns(
     imported: Path, libraries: dict[str, Path], fingerprint: Fingerprint, options: BenchmarkOptions
 ) -> tuple[dict[str, list[float]], BenchmarkOptions]:
     """Seconds of each variant, in turns, and with what they were measured."""
-    variants = Variants(imported, libraries, fingerprint, options, with_untuned=False)
+    variants = Variants(imported, libraries, fingerprint, options, untuned=False)
     return variants.measured(options.rounds), variants.options
 
 

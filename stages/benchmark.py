@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import (
-    Fingerprint,
-    Metrics,
-    Selection,
-    SelectionTiming,
-    ShareReport,
-    TuneReport,
-)
+from fewtune.artifacts import Fingerprint, Metrics
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.task.extract import read_tasks
+from fewtune.benchmark.result import ResultFolders
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from fewtune.util.table import number
 from stages.command import main, measuring, say
@@ -30,13 +23,14 @@ def run(model: str, strategy: str) -> None:
         whole_directory(places.benchmarked(model, strategy)) as directory,
     ):
         report = benchmark_model(
-            places.imported(model),
-            read_tasks(places.tasks(model)),
-            Selection.read(places.selected(model, strategy)),
-            SelectionTiming.read(places.selected(model, strategy)).selecting_s,
-            TuneReport.read(places.tuned(model, strategy)),
-            ShareReport.read(places.shared(model, strategy)),
-            places.compiled(model, strategy),
+            ResultFolders(
+                places.imported(model),
+                places.tasks(model),
+                places.selected(model, strategy),
+                places.tuned(model, strategy),
+                places.shared(model, strategy),
+                places.compiled(model, strategy),
+            ),
             fingerprint,
             options,
             directory,

@@ -19,7 +19,6 @@ from fewtune.artifacts.model import (
 )
 from fewtune.artifacts.results import (
     BenchmarkReport,
-    CoreState,
     KernelRow,
     LatencyStats,
     Metrics,
@@ -53,7 +52,6 @@ __all__ = [
     "Comparison",
     "CompileReport",
     "Conditions",
-    "CoreState",
     "Curve",
     "CurvePoint",
     "Fingerprint",

@@ -12,9 +12,9 @@ from fewtune.util.files import canonical_json, write_text
 
 
 class Part(BaseModel):
-    """A piece of an artifact."""
+    """A piece of an artifact; files of other versions may have further fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Artifact(Part):

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions
-from fewtune.artifacts.results import CoreState
 
 
 class KernelPair(Part):
@@ -59,9 +58,6 @@ class Comparison(Artifact):
     selective_tuning_stolen_pct: float | None = None
     measuring_stolen_pct: float | None = Field(
         default=None, description="of the time of these measurements"
-    )
-    core_states: list[CoreState] = Field(
-        default=[], description="where the host had the cores in the rounds, nearest first"
     )
     tasks: int
     representatives: int

@@ -31,14 +31,6 @@ class Spread(Part):
     p90: float
 
 
-class CoreState(Part):
-    """Rounds in which data took about the same time from core to core."""
-
-    hand_over_us: float = Field(description="that 64 KB of each core took, median")
-    rounds: int
-    latency_ms: dict[str, float] = Field(description="of each variant in them, median")
-
-
 class KernelRow(Part):
     """One task in the benchmark's per-task table."""
 
@@ -98,7 +90,7 @@ class BenchmarkReport(Artifact):
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
     kernels_ms: float | None = Field(
-        default=None, description="sum of weight * latency over the kernels measured alone"
+        default=None, description="sum of weight * latency over the kernels"
     )
     model_gflops: float | None = Field(
         default=None, description="operations of all tasks over the tuned latency, 10^9 a second"
@@ -121,9 +113,6 @@ class BenchmarkReport(Artifact):
     )
     memory_gb_s: float | None = Field(
         default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
-    )
-    core_states: list[CoreState] = Field(
-        default=[], description="where the host had the cores in the rounds, nearest first"
     )
     steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")

@@ -10,28 +10,23 @@ from fewtune.artifacts import (
     CompileReport,
     Conditions,
     Fingerprint,
-    ImportReport,
     Metrics,
-    Selection,
     ShareReport,
     TuneReport,
     failures_by_cause,
 )
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.builds import Builds
-from fewtune.benchmark.default_kernels import DefaultKernels
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.variants import Variants
-from fewtune.machine.peak import Peak, PeakMeter
+from fewtune.benchmark.result import ResultFolders, StepResults
+from fewtune.benchmark.variants import Measured, Variants
+from fewtune.machine.peak import Peak
 from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave
 from fewtune.report import kernel_tables
-from fewtune.report.machine_state import core_states
 from fewtune.report.time_breakdown import tuning_steps
-from fewtune.runtime.sealed_library import read_note
-from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
 
 # Rounds end when the relative standard error of every median is at most this.
@@ -39,13 +34,7 @@ _KNOWN_WITHIN = 0.01
 
 
 def benchmark_model(
-    import_directory: Path,
-    tasks: list[Task],
-    selection: Selection,
-    selecting_s: float,
-    tuned: TuneReport,
-    shared: ShareReport,
-    compile_directory: Path,
+    folders: ResultFolders,
     fingerprint: Fingerprint,
     options: BenchmarkOptions,
     directory: Path,
@@ -57,14 +46,7 @@ def benchmark_model(
 
     Parameters
     ----------
-    import_directory : Path
-    tasks : list of Task
-    selection : Selection
-    selecting_s : float
-        Seconds that selecting took, a part of the tuning time.
-    tuned : TuneReport
-    shared : ShareReport
-    compile_directory : Path
+    folders : ResultFolders
     fingerprint : Fingerprint
     options : BenchmarkOptions
     directory : Path
@@ -73,126 +55,118 @@ def benchmark_model(
     builds : Builds, optional
         What was built while the library was compiled; built here unless given.
     """
-    compiled = CompileReport.read(compile_directory)
-    on_board = fingerprint.is_board
-    libraries = {"tuned": compile_directory / compiled.library}
-    read_note(libraries["tuned"])
-    variants: Variants | BoardVariants
-    with DefaultKernels(
-        tasks, selection, compiled.in_place, fingerprint, cold_weights=tuned.cold_weights
-    ) as defaults:
-        if on_board:
-            # A board is held by one session at a time: defaults are compiled after the rounds.
-            variants, meter = BoardVariants(import_directory, libraries, fingerprint, options), None
-        else:
-            defaults.compile()
-            infos = [task.info for task in tasks]
-            builds = builds or Builds.of(import_directory, infos, fingerprint)
-            variants = Variants(
-                import_directory,
-                libraries,
-                fingerprint,
-                options,
-                untuned=builds.untuned,
-                between_cores=builds.hand_over,
-            )
-            meter, builds = builds.meter, None
-        found, options = variants.difference("tuned"), variants.options
-        defaults.wait()
-        samples, peak = _measured(variants, options.rounds, meter)
-        options = options.model_copy(update={"rounds": len(samples["tuned"])})
-        hand_over_s = variants.hand_over_s
-        peers, peer_remarks = variants.peers, variants.remarks
-        del variants, meter
-        defaults_ms = defaults.times_ms()
-    rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, defaults_ms, peak)
-    shares = [row.share for row in rows if row.is_searched and row.share is not None]
+    result = StepResults.read(folders)
+    library = folders.compiled / result.compiled.library
+    measured, peak = _measured(folders.imported, result, library, fingerprint, options, builds)
+    conditions = conditions_of(
+        fingerprint,
+        options.model_copy(
+            update={"rounds": len(measured.samples_s["tuned"]), "copies": measured.copies}
+        ),
+        result.tuned.trials_per_task,
+        commit=commit,
+        peers=measured.peers,
+    )
+    report = _report(result, measured, peak, conditions, file_sha256(library))
+    report.write(directory)
+    _metrics(result, report).write(directory)
+    write_text(directory / "kernels.csv", kernels_csv(report.kernels))
+    write_text(directory / "report.md", kernel_tables.benchmark_markdown(report))
+    return report
+
+
+def _measured(
+    import_directory: Path,
+    result: StepResults,
+    library: Path,
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+    builds: Builds | None,
+) -> tuple[Measured, Peak | None]:
+    """The interleaved rounds, and the machine's peak before or after them, the larger."""
+    libraries = {"tuned": library}
+    if fingerprint.is_board:
+        board = BoardVariants(import_directory, libraries, fingerprint)
+        return board.measure(options.rounds, _KNOWN_WITHIN), None
+    infos = [task.info for task in result.tasks]
+    untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
+    variants = Variants(import_directory, libraries, fingerprint, options, untuned=untuned)
+    before = meter.measure() if meter else None
+    measured = variants.measure(options.rounds, _KNOWN_WITHIN)
+    return measured, before.larger(meter.measure()) if before and meter else None
+
+
+def _report(
+    result: StepResults, measured: Measured, peak: Peak | None, conditions: Conditions, sha256: str
+) -> BenchmarkReport:
+    samples, found = measured.samples_s, measured.difference
+    tuned, shared, compiled = result.tuned, result.shared, result.compiled
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
-    flops = sum(task.info.flops * task.info.weight for task in tasks)
-    byte_flops = sum(task.info.byte_flops * task.info.weight for task in tasks)
-    imported = ImportReport.read(import_directory)
-    saved = imported.saved_flops
-    over_onnxruntime = interleave.ratio_if_measured(samples, "onnxruntime", "tuned")
-    over_openvino = interleave.ratio_if_measured(samples, OPENVINO, "tuned")
     tuned_ms = stats["tuned"].median_ms
-    result = BenchmarkReport(
-        model=selection.model,
-        strategy=selection.strategy,
+    rows = kernel_rows(result, measured.kernels_s["tuned"], peak)
+    saved = result.imported.saved_flops
+    return BenchmarkReport(
+        model=result.selection.model,
+        strategy=result.selection.strategy,
         variants=stats,
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
-        speedup_over_onnxruntime=over_onnxruntime,
-        speedup_over_openvino=over_openvino,
+        speedup_over_onnxruntime=interleave.ratio_if_measured(samples, "onnxruntime", "tuned"),
+        speedup_over_openvino=interleave.ratio_if_measured(samples, OPENVINO, "tuned"),
         allowances=max(found.allowances, compiled.allowances),
         max_error=max(found.max_error, compiled.max_error),
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
-        # If schedules were predicted, the kernels' times alone are not known.
-        tuned_share=sum(shares) if shared.prediction is None else None,
-        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows)
-        if shared.prediction is None
-        else None,
-        model_gflops=flops / tuned_ms / 1e6,
-        plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
-        model_byte_gops=byte_flops / tuned_ms / 1e6 if byte_flops else None,
+        tuned_share=sum(row.share for row in rows if row.is_searched and row.share is not None),
+        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),
+        model_gflops=result.flops / tuned_ms / 1e6,
+        plain_gflops=(result.flops + saved) / tuned_ms / 1e6 if saved else None,
+        model_byte_gops=result.byte_flops / tuned_ms / 1e6 if result.byte_flops else None,
         peak_gflops=peak.gflops if peak else None,
-        peak_byte_gops=(peak.byte_gops or None) if peak and byte_flops else None,
+        peak_byte_gops=(peak.byte_gops or None) if peak and result.byte_flops else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
-        core_states=core_states(samples, hand_over_s),
-        steps=tuning_steps(tasks, selecting_s, tuned, shared),
+        steps=tuning_steps(result.tasks, result.selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=[
             *_remarks(tuned, shared, compiled),
-            *(f"left out of the import: {step}" for step in imported.left_out),
-            *peer_remarks,
+            *(f"left out of the import: {step}" for step in result.imported.left_out),
+            *measured.remarks,
         ],
-        library_sha256=file_sha256(compile_directory / compiled.library),
-        conditions=conditions_of(
-            fingerprint, options, tuned.trials_per_task, commit=commit, peers=peers
-        ),
+        library_sha256=sha256,
+        conditions=conditions,
     )
-    tuning_s = round(selecting_s + tuned.tuning_s + shared.sharing_s, 3)
-    metrics = Metrics(
-        latency_ms=tuned_ms,
-        untuned_latency_ms=stats["untuned"].median_ms,
-        onnxruntime_latency_ms=stats["onnxruntime"].median_ms if over_onnxruntime else None,
-        speedup_over_untuned=result.speedup_over_untuned.median,
+
+
+def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
+    tuned, shared = result.tuned, result.shared
+    tuning_s = round(result.selecting_s + tuned.tuning_s + shared.sharing_s, 3)
+    medians_ms = {name: stats.median_ms for name, stats in report.variants.items()}
+    over_onnxruntime, over_openvino = report.speedup_over_onnxruntime, report.speedup_over_openvino
+    return Metrics(
+        latency_ms=medians_ms["tuned"],
+        untuned_latency_ms=medians_ms["untuned"],
+        onnxruntime_latency_ms=medians_ms.get("onnxruntime"),
+        speedup_over_untuned=report.speedup_over_untuned.median,
         speedup_over_onnxruntime=over_onnxruntime.median if over_onnxruntime else None,
-        openvino_latency_ms=stats[OPENVINO].median_ms if OPENVINO in stats else None,
+        openvino_latency_ms=medians_ms.get(OPENVINO),
         speedup_over_openvino=over_openvino.median if over_openvino else None,
         tuning_s=tuning_s,
         tuning_stolen_pct=stolen_pct(tuned.stolen_s + shared.stolen_s, tuning_s),
-        selecting_s=selecting_s,
+        selecting_s=result.selecting_s,
         representative_tuning_s=tuned.tuning_s,
         sharing_s=shared.sharing_s,
-        compile_s=compiled.compile_s,
-        tasks=len(tasks),
-        representatives=len(selection.representatives),
+        compile_s=result.compiled.compile_s,
+        tasks=len(result.tasks),
+        representatives=len(result.selection.representatives),
         dependents=len(shared.tasks),
-        set_aside=len(selection.set_aside),
+        set_aside=len(result.selection.set_aside),
         trials=tuned.trials + shared.trials,
-        max_relative_error=result.max_relative_error,
-        model_gflops=result.model_gflops,
-        plain_gflops=result.plain_gflops,
-        peak_gflops=result.peak_gflops,
-        peak_pct=result.peak_pct,
-        outside_tuned_pct=result.outside_tuned_pct,
+        max_relative_error=report.max_relative_error,
+        model_gflops=report.model_gflops,
+        plain_gflops=report.plain_gflops,
+        peak_gflops=report.peak_gflops,
+        peak_pct=report.peak_pct,
+        outside_tuned_pct=report.outside_tuned_pct,
     )
-    result.write(directory)
-    metrics.write(directory)
-    write_text(directory / "kernels.csv", kernels_csv(rows))
-    write_text(directory / "report.md", kernel_tables.benchmark_markdown(result))
-    return result
-
-
-def _measured(
-    variants: Variants | BoardVariants, rounds: int, meter: PeakMeter | None
-) -> tuple[dict[str, list[float]], Peak | None]:
-    """The interleaved rounds, and the machine's peak before or after them, the larger."""
-    if meter is None:
-        return variants.measured(rounds, _KNOWN_WITHIN), None
-    before = meter.measure()
-    samples = variants.measured(rounds, _KNOWN_WITHIN)
-    return samples, before.larger(meter.measure())
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) -> list[str]:

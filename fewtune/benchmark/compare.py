@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs
+from fewtune.benchmark.interleaved_kernels import kernel_pairs
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import CompareOptions
-from fewtune.benchmark.variants import Variants
+from fewtune.benchmark.variants import Measured, Variants
 from fewtune.errors import MachineError
 from fewtune.machine.steal_time import Stolen
 from fewtune.measure import interleave
 from fewtune.process.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.report import kernel_tables
-from fewtune.report.machine_state import core_states
-from fewtune.runtime.sealed_library import read_note
 from fewtune.util.files import file_sha256, write_text
-from fewtune.verify.comparison import Difference
-
-
-class Measured(NamedTuple):
-    """The measurements of one process.
-
-    Attributes
-    ----------
-    samples_s : dict of list of float
-        By variant, seconds of one call, one sample for each round.
-    difference : Difference
-        The largest difference of the libraries' outputs from onnxruntime's.
-    copies : int
-        Copies of each library that fit into memory.
-    kernels_s : dict of KernelSamples
-        Times of kernels, by library.
-    hand_over_s : list of float
-        One value for each round, as of `Variants`.
-    peers : dict of str
-        Versions of the optional peers among the samples.
-    """
-
-    samples_s: interleave.Samples
-    difference: Difference
-    copies: int
-    kernels_s: dict[str, KernelSamples]
-    hand_over_s: list[float]
-    peers: dict[str, str]
 
 
 def compare_strategies(
@@ -87,64 +57,33 @@ def compare_strategies(
     """
     compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
     libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
-    for library in libraries.values():
-        read_note(library)
     measure = partial(_measure, import_directory, libraries, fingerprint, options)
     stolen = Stolen()
     measured = [
         _in_another_process(partial(measure, number)) for number in range(options.processes)
     ]
-    measuring_stolen_pct = stolen.pct()
-    every = {
-        name: [taken for each in measured for taken in each.samples_s.get(name, [])]
-        for name in measured[0].samples_s
-    }
-    stats = {name: interleave.latency_stats(taken) for name, taken in every.items()}
-    selective, full = metrics["selective"], metrics["full"]
-    over_reference = {
-        name: interleave.ratio_stats(every["onnxruntime"], every[name]).median for name in libraries
-    }
-    over = {name: interleave.ratio_if_measured(every, OPENVINO, name) for name in libraries}
-    over_openvino = {name: ratio.median if ratio else None for name, ratio in over.items()}
-    copies = min(each.copies for each in measured)
+    stolen_pct = stolen.pct()
+    selective = reports["selective"]
+    taken = options.model_copy(
+        update={
+            "copies": min(each.copies for each in measured),
+            "rounds": options.rounds_each * options.processes,
+        }
+    )
     comparison = Comparison(
-        model=reports["selective"].model,
-        full_tuning_s=full.tuning_s,
-        full_latency_ms=stats["full"].median_ms,
-        selective_tuning_s=selective.tuning_s,
-        selective_latency_ms=stats["selective"].median_ms,
-        untuned_latency_ms=stats["untuned"].median_ms,
-        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
-        used_time_pct=100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
-        **interleave.achieved_pct(every["full"], every["selective"]),
-        achieved_perf_by_process_pct=[_achieved_pct(each) for each in measured],
-        speedup_over_onnxruntime=over_reference["selective"],
-        full_speedup_over_onnxruntime=over_reference["full"],
-        openvino_latency_ms=stats[OPENVINO].median_ms if OPENVINO in stats else None,
-        speedup_over_openvino=over_openvino["selective"],
-        full_speedup_over_openvino=over_openvino["full"],
-        full_tuning_stolen_pct=full.tuning_stolen_pct,
-        selective_tuning_stolen_pct=selective.tuning_stolen_pct,
-        measuring_stolen_pct=measuring_stolen_pct,
-        core_states=core_states(every, [taken for each in measured for taken in each.hand_over_s]),
-        tasks=selective.tasks,
-        representatives=selective.representatives,
-        full_trials=full.trials,
-        selective_trials=selective.trials,
-        allowances=max(each.difference.allowances for each in measured),
-        max_error=max(each.difference.max_error for each in measured),
-        max_relative_error=max(each.difference.max_relative_error for each in measured),
+        model=selective.model,
+        **_tuning_figures(metrics["selective"], metrics["full"]),
+        **_latency_figures(measured),
+        measuring_stolen_pct=stolen_pct,
         kernels=kernel_pairs(
             [each.kernels_s for each in measured],
             compiled["selective"].other_names,
-            {row.task: row.weight for row in reports["selective"].kernels if row.weight},
+            {row.task: row.weight for row in selective.kernels if row.weight},
         ),
         conditions=conditions_of(
             fingerprint,
-            options.model_copy(
-                update={"copies": copies, "rounds": options.rounds_each * options.processes}
-            ),
-            reports["selective"].conditions.trials_per_task,
+            taken,
+            selective.conditions.trials_per_task,
             options.processes,
             commit,
             measured[0].peers,
@@ -152,9 +91,50 @@ def compare_strategies(
         library_sha256={name: file_sha256(library) for name, library in libraries.items()},
     )
     comparison.write(directory)
-    text = kernel_tables.comparison_markdown(comparison, reports["selective"])
+    text = kernel_tables.comparison_markdown(comparison, selective)
     write_text(directory / "report.md", text)
     return comparison
+
+
+def _tuning_figures(selective: Metrics, full: Metrics) -> dict[str, Any]:
+    """What tuning took, as fields of `Comparison`."""
+    return {
+        "full_tuning_s": full.tuning_s,
+        "selective_tuning_s": selective.tuning_s,
+        "used_time_pct": 100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
+        "full_tuning_stolen_pct": full.tuning_stolen_pct,
+        "selective_tuning_stolen_pct": selective.tuning_stolen_pct,
+        "tasks": selective.tasks,
+        "representatives": selective.representatives,
+        "full_trials": full.trials,
+        "selective_trials": selective.trials,
+    }
+
+
+def _latency_figures(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Latencies, their ratios over the rounds of all processes, and the largest differences."""
+    every = {
+        name: [taken for each in measured for taken in each.samples_s.get(name, [])]
+        for name in measured[0].samples_s
+    }
+    median_ms = {name: interleave.latency_stats(taken).median_ms for name, taken in every.items()}
+
+    def over(peer: str, name: str) -> float | None:
+        ratio = interleave.ratio_if_measured(every, peer, name)
+        return ratio.median if ratio else None
+
+    return {
+        **{f"{name}_latency_ms": median_ms.get(name) for name in [*median_ms, OPENVINO]},
+        **interleave.achieved_pct(every["full"], every["selective"]),
+        "achieved_perf_by_process_pct": [_achieved_pct(each) for each in measured],
+        "speedup_over_onnxruntime": over("onnxruntime", "selective"),
+        "full_speedup_over_onnxruntime": over("onnxruntime", "full"),
+        "speedup_over_openvino": over(OPENVINO, "selective"),
+        "full_speedup_over_openvino": over(OPENVINO, "full"),
+        "allowances": max(each.difference.allowances for each in measured),
+        "max_error": max(each.difference.max_error for each in measured),
+        "max_relative_error": max(each.difference.max_relative_error for each in measured),
+    }
 
 
 def _in_another_process(measure: Callable[[], Measured]) -> Measured:
@@ -200,21 +180,10 @@ def _measure(
         libraries,
         fingerprint,
         options,
-        with_untuned=number == 0,
+        untuned=number == 0,
         turned=number % 2 == 1,
     )
-    found = Difference()
-    for name in libraries:
-        found = found.worse(variants.difference(name))
-    samples_s = variants.measured(options.rounds_each)
-    return Measured(
-        samples_s,
-        found,
-        variants.options.copies,
-        variants.kernels_measured(),
-        variants.hand_over_s,
-        variants.peers,
-    )
+    return variants.measure(options.rounds_each)
 
 
 def _achieved_pct(measured: Measured) -> float:

@@ -4,89 +4,84 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+import statistics
+from collections import defaultdict
 from typing import Any
 
-from fewtune.artifacts import KernelRow, Selection, ShareReport, TaskInfo, TuneReport
+from fewtune.artifacts import KernelRow, SharedTask, TunedTask
+from fewtune.benchmark.interleaved_kernels import KernelSamples
+from fewtune.benchmark.result import StepResults
 from fewtune.machine.peak import Peak
-from fewtune.task.extract import Task
 
 
 def kernel_rows(
-    tasks: list[Task],
-    selection: Selection,
-    tuned: TuneReport,
-    shared: ShareReport,
-    in_place: dict[str, int],
-    defaults_ms: Mapping[str, float],
-    peak: Peak | None,
+    result: StepResults, samples_s: KernelSamples, peak: Peak | None
 ) -> list[KernelRow]:
-    """List every task with its measured latency.
-
-    A concatenation that is computed in place is never called, and not measured.
+    """List every task with its latency, and how near that is to the machine's peak.
 
     Parameters
     ----------
-    tasks : list of Task
-    selection : Selection
-    tuned : TuneReport
-    shared : ShareReport
-    in_place : dict of int
-        Number of calls that the library leaves out, by task.
-    defaults_ms : mapping of float
-        Milliseconds of the tasks that were set aside, as far as they could be measured.
+    result : StepResults
+    samples_s : KernelSamples
+        Of the library's kernels where the model calls them; without any, as on a board, latencies
+        are those of tuning and sharing.
     peak : Peak or None
         The machine's peak, if it was measured.
     """
-    latency_ms: dict[str, float | None] = {}
-    schedules: dict[str, str] = {}
-    donors: dict[str, str | None] = {}
-    for line in [*tuned.tasks, *shared.representatives]:
-        latency_ms[line.task] = line.known_ms
-        won = line.best_ms is not None and line.best_ms != line.default_ms
-        schedules[line.task] = "tuned" if won else "default"
-    for served in shared.tasks:
-        latency_ms[served.task] = served.known_ms
-        is_known = served.known_ms is not None or shared.prediction is not None
-        schedules[served.task] = served.status if is_known else "none"
-        donors[served.task] = served.donor
-    calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
-    schedules.update((name, "in place") for name, left in calls.items() if not left)
-    for name in selection.set_aside:
-        if calls[name]:
-            latency_ms[name] = defaults_ms.get(name)
-            schedules[name] = "default" if name in defaults_ms else "none"
-    # If schedules were predicted, some kernels' times alone are not known.
-    known = {} if shared.prediction is not None else calls
-    whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in known.items())
+    calls = result.calls
+    latencies_ms = _in_model_ms(result, samples_s) if samples_s else _alone_ms(result)
+    whole_ms = sum(each_ms * calls[name] for name, each_ms in latencies_ms.items())
+    schedules, donors = _schedules(result), {line.task: line.donor for line in result.shared.tasks}
     rows = []
-    for task in tasks:
-        name, call_ms = task.info.name, latency_ms.get(task.info.name)
-        row = _row(task.info, call_ms, schedules.get(name, "none"), donors.get(name), peak)
-        share = call_ms * calls[name] / whole_ms if call_ms and whole_ms else None
-        rows.append(row.model_copy(update={"share": share, "weight": calls[name]}))
+    for task in result.tasks:
+        info = task.info
+        call_ms = latencies_ms.get(info.name) if calls[info.name] else None
+        row = KernelRow(
+            task=info.name,
+            shapes=info.shapes_text,
+            weight=calls[info.name],
+            latency_ms=call_ms,
+            share=call_ms * calls[info.name] / whole_ms if call_ms else None,
+            gflops=info.flops / call_ms / 1e6 if call_ms else None,
+            gb_s=info.bytes / call_ms / 1e6 if call_ms else None,
+            schedule=schedules.get(info.name, "none"),
+            donor=donors.get(info.name),
+        )
+        if peak is not None and call_ms and row.is_searched:
+            least_ms = peak.least_ms(info.flops, info.byte_flops)
+            row = row.model_copy(update={"peak_pct": 100 * least_ms / call_ms})
+        rows.append(row)
     return rows
 
 
-def _row(
-    info: TaskInfo, call_ms: float | None, schedule: Any, donor: str | None, peak: Peak | None
-) -> KernelRow:
-    """A kernel's figures without its share of the whole."""
-    row = KernelRow(
-        task=info.name,
-        shapes=info.shapes_text,
-        weight=info.weight,
-        latency_ms=call_ms,
-        share=None,
-        gflops=info.flops / call_ms / 1e6 if call_ms else None,
-        gb_s=info.bytes / call_ms / 1e6 if call_ms else None,
-        schedule=schedule,
-        donor=donor,
-    )
-    if peak is None or not call_ms or not row.is_searched:
-        return row
-    least_ms = peak.least_ms(info.flops, info.byte_flops)
-    return row.model_copy(update={"peak_pct": 100 * least_ms / call_ms})
+def _in_model_ms(result: StepResults, samples_s: KernelSamples) -> dict[str, float]:
+    """Milliseconds of one call by task."""
+    whole_ms: dict[str, float] = defaultdict(float)
+    for kernel, taken_s in samples_s.items():
+        name = result.compiled.other_names.get(kernel, kernel)
+        whole_ms[name] += 1e3 * statistics.median(taken_s)
+    return {name: whole_ms[name] / count for name, count in result.calls.items() if whole_ms[name]}
+
+
+def _alone_ms(result: StepResults) -> dict[str, float]:
+    tuned, shared = result.tuned, result.shared
+    lines: list[TunedTask | SharedTask] = [*tuned.tasks, *shared.representatives, *shared.tasks]
+    return {line.task: line.known_ms for line in lines if line.known_ms is not None}
+
+
+def _schedules(result: StepResults) -> dict[str, Any]:
+    """Where each task's schedule comes from."""
+    unscheduled, shared = set(result.compiled.unscheduled), result.shared
+    found: dict[str, Any] = {
+        name: "none" if name in unscheduled else "default" for name in result.selection.set_aside
+    }
+    for line in [*result.tuned.tasks, *shared.representatives]:
+        won = line.best_ms is not None and line.best_ms != line.default_ms
+        found[line.task] = "tuned" if won else "default"
+    for served in shared.tasks:
+        is_known = served.known_ms is not None or shared.prediction is not None
+        found[served.task] = served.status if is_known else "none"
+    return found | {name: "in place" for name, count in result.calls.items() if not count}
 
 
 def kernels_csv(rows: list[KernelRow]) -> str:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import psutil
 
 from fewtune.artifacts import Fingerprint, ImportReport
@@ -18,18 +18,44 @@ from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
-from fewtune.machine.core_to_core import HandOver, hand_over
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession
 
-_HAND_OVER = "hand over"
+_UNTUNED, _ONNXRUNTIME = "untuned", "onnxruntime"
+
+
+class Measured(NamedTuple):
+    """The measurements of one process.
+
+    Attributes
+    ----------
+    samples_s : dict of list of float
+        By variant, seconds of one call, one sample for each round.
+    difference : Difference
+        The largest difference of the libraries' outputs from onnxruntime's.
+    copies : int
+        Copies of each library that fit into memory.
+    kernels_s : dict of KernelSamples
+        Times of kernels where the model calls them, by library; empty on a board.
+    peers : dict of str
+        Versions of the optional peers that were also measured.
+    remarks : list of str
+        Which peer cannot run the model, and why.
+    """
+
+    samples_s: interleave.Samples
+    difference: Difference
+    copies: int
+    kernels_s: dict[str, KernelSamples]
+    peers: dict[str, str]
+    remarks: list[str]
 
 
 class Variants:
@@ -42,27 +68,21 @@ class Variants:
         Exported libraries by variant name.
     fingerprint : Fingerprint
     options : BenchmarkOptions
-    with_untuned : bool
-        Whether the model as TVM compiles it without schedules is among them.
+    untuned : CompiledModel or bool
+        The model as TVM compiles it without schedules; built here if True, left out if False.
     turned : bool
         Begin with the last library, not the first. The library that is loaded first stays slower:
         of ResNet 50's two libraries, each with three copies, one took 2 to 5 % longer as the first
         than as the second (a Xeon). So copies are loaded in turns, in alternating order.
 
-    untuned : CompiledModel, optional
-    between_cores : HandOver, optional
-        Measures data that goes from core to core. Both are built here unless given
-        (`fewtune.benchmark.builds`).
-
     Attributes
     ----------
     options : BenchmarkOptions
         With the number of copies that are loaded.
-    hand_over_s : list of float
-        Seconds of data from core to core, one value for each round; empty with a single core.
+    runs : dict of list of callable
+        By variant, what runs each copy once.
     peers : dict of str
-        Versions of the optional peers that are also measured: OpenVINO if it is installed and can
-        run the model.
+        Versions of the optional peers: OpenVINO if it is installed and can run the model.
     remarks : list of str
         Which peer cannot run the model, and why.
     """
@@ -74,64 +94,61 @@ class Variants:
         fingerprint: Fingerprint,
         options: BenchmarkOptions,
         *,
-        with_untuned: bool = True,
+        untuned: CompiledModel | bool = True,
         turned: bool = False,
-        untuned: CompiledModel | None = None,
-        between_cores: HandOver | None = None,
     ) -> None:
         set_threads(fingerprint.threads)
-        target = target_from_json(fingerprint.target)
+        self._target = target_from_json(fingerprint.target)
+        self._threads = fingerprint.threads
+        self._model = import_directory / REFERENCE
         imported = ImportReport.read(import_directory)
-        inputs = imported.inputs
-        # OpenVINO's runs on a GPU are on those of another maker.
-        installed = None if has_own_device(target) else openvino_version()
-        peers = 1 if installed is None else 2
-        self.options = _with_room(options, imported.parameters, len(libraries) + peers)
         self._reference = Reference.read(import_directory)
-        feeds = self._reference.feeds
-        self._order = [spec.name for spec in inputs]
-        ordered = [feeds[spec.name] for spec in inputs]
-        model, copies = import_directory / REFERENCE, range(self.options.copies)
-        self._compiled: dict[str, list[CompiledModel]] = {}
-        if with_untuned:
-            untuned = untuned or untuned_model(import_directory, target)
-            self._compiled["untuned"] = [untuned]
-            untuned.set_inputs(ordered)
+        self._order = [spec.name for spec in imported.inputs]
+        self.peers: dict[str, str] = {}
         self.remarks: list[str] = []
-        peer_run = self._onnxruntime(model, fingerprint.threads, feeds, target)
-        runs: list[interleave.Run] = []
-        peer = None if installed is None else self._openvino(model, fingerprint.threads, feeds)
-        peer_copies: list[OpenvinoSession] = [] if peer is None else [peer]
-        self._compiled.update((name, []) for name in libraries)
-        for copy in copies:
-            names = [*libraries, "onnxruntime"]
+        # OpenVINO's runs on a GPU are on those of another maker.
+        installed = None if has_own_device(self._target) else openvino_version()
+        variants = len(libraries) + (1 if installed is None else 2)
+        self.options = _with_room(options, imported.parameters, variants)
+        if untuned is True:
+            untuned = untuned_model(import_directory, self._target)
+        if untuned:
+            self._set_inputs(untuned)
+        self._compiled: dict[str, list[CompiledModel]] = {name: [] for name in libraries}
+        self.runs: dict[str, list[interleave.Run]] = {_UNTUNED: [untuned.run]} if untuned else {}
+        self.runs |= {name: [] for name in [*libraries, _ONNXRUNTIME]}
+        openvino = None if installed is None else self._openvino()
+        if installed is not None and openvino is not None:
+            self.peers[OPENVINO] = installed
+            self.runs[OPENVINO] = [openvino.run]
+        self._load(libraries, turned)
+
+    def _load(self, libraries: dict[str, Path], turned: bool) -> None:
+        """Load the copies, in turns."""
+        onnxruntime_run = self._onnxruntime()
+        names = [*libraries, _ONNXRUNTIME]
+        for copy in range(self.options.copies):
             for name in names if (copy + turned) % 2 == 0 else names[::-1]:
                 if name in libraries:
-                    loaded = CompiledModel(libraries[name], target)
-                    loaded.set_inputs(ordered)
+                    loaded = CompiledModel(libraries[name], self._target)
+                    self._set_inputs(loaded)
                     self._compiled[name].append(loaded)
+                    self.runs[name].append(loaded.run)
                 else:
-                    runs.append(peer_run())
-            if peer is not None and copy > 0:
-                peer_copies.append(OpenvinoSession(model, fingerprint.threads, feeds))
-        self.runs: dict[str, list[interleave.Run]] = {
-            name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
-        }
-        self.runs["onnxruntime"] = runs
-        self.peers: dict[str, str] = {}
-        if installed is not None and peer_copies:
-            self.peers[OPENVINO] = installed
-            self.runs[OPENVINO] = [copy.run for copy in peer_copies]
-        self._hand_over = between_cores or hand_over(target, fingerprint.threads)
-        self.hand_over_s: list[float] = []
+                    self.runs[name].append(onnxruntime_run())
+            if OPENVINO in self.runs and copy > 0:
+                session = OpenvinoSession(self._model, self._threads, self._reference.feeds)
+                self.runs[OPENVINO].append(session.run)
 
-    def _onnxruntime(
-        self, model: Path, threads: int, feeds: dict[str, np.ndarray], target: tvm.target.Target
-    ) -> Callable[[], interleave.Run]:
+    def _set_inputs(self, compiled: CompiledModel) -> None:
+        compiled.set_inputs([self._reference.feeds[name] for name in self._order])
+
+    def _onnxruntime(self) -> Callable[[], interleave.Run]:
         """Makes a session of onnxruntime, on the libraries' GPU if it can."""
-        if has_own_device(target):
+        feeds = self._reference.feeds
+        if has_own_device(self._target):
             try:
-                first = onnxruntime_cuda.CudaSession(model, feeds)
+                first = onnxruntime_cuda.CudaSession(self._model, feeds)
             except InputError as error:
                 known = onnxruntime_cuda.has_provider()
                 self.remarks.append(str(error) if known else onnxruntime_cuda.NOT_THERE)
@@ -139,72 +156,72 @@ class Variants:
                 self.remarks.append(onnxruntime_cuda.THERE)
                 # One session only: another would hold a second copy of the weights on the GPU.
                 return lambda: first.run
-        return lambda: partial(OnnxruntimeSession(model, threads, rounds_inputs=True).run, feeds)
 
-    def _openvino(
-        self, model: Path, threads: int, feeds: dict[str, np.ndarray]
-    ) -> OpenvinoSession | None:
+        def session() -> interleave.Run:
+            made = OnnxruntimeSession(self._model, self._threads, rounds_inputs=True)
+            return partial(made.run, feeds)
+
+        return session
+
+    def _openvino(self) -> OpenvinoSession | None:
         """OpenVINO with the model; None and a remark if it cannot run the model."""
         try:
-            return OpenvinoSession(model, threads, feeds)
+            return OpenvinoSession(self._model, self._threads, self._reference.feeds)
         except InputError as error:
             self.remarks.append(str(error))
             return None
 
-    def measured(self, rounds: int, known_within: float | None = None) -> dict[str, list[float]]:
+    def measure(self, rounds: int, known_within: float | None = None) -> Measured:
+        """Compare the libraries' outputs, then measure all variants, then the kernels."""
+        found = Difference()
+        for name in self._compiled:
+            found = found.worse(self.difference(name))
+        samples_s = self.measured(rounds, known_within)
+        with apart_from_the_pool():
+            kernels_s = kernels_in_turns(self._compiled)
+        return Measured(samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks)
+
+    def measured(self, rounds: int, known_within: float | None = None) -> interleave.Samples:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
 
         With ``known_within``, rounds end when every median's relative standard error is at most
         that.
-
-        The hand-over between cores is measured in every round too (`hand_over_s`).
 
         While a library runs, this thread keeps off the cores to which TVM's other threads are
         bound. Without this, every other process of a comparison had both on one core for a while,
         and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime does not bind its
         threads, and the system keeps them apart.
         """
-        untuned = frozenset({"untuned"})
-        tuned = frozenset(self._compiled) - untuned
+        tuned = frozenset(self._compiled)
         # The thread pool exists once a kernel has run.
         self._compiled[min(tuned)][0].run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
         placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
             name: [
-                partial(on_cores, apart if name in self._compiled else roaming, run) for run in runs
+                partial(on_cores, apart if name in {*tuned, _UNTUNED} else roaming, run)
+                for run in runs
             ]
             for name, runs in self.runs.items()
         }
-        if self._hand_over is not None:
-            placed[_HAND_OVER] = [partial(on_cores, apart, self._hand_over.run)]
         try:
-            samples = interleave.interleave(
+            return interleave.interleave(
                 placed,
                 rounds,
-                for_scale=untuned,
+                for_scale=frozenset({_UNTUNED}),
                 together=tuned,
                 known_within=known_within,
-                for_state=frozenset({_HAND_OVER}),
             )
         finally:
             os.sched_setaffinity(0, roaming)
-        self.hand_over_s += [time_s / 2 for time_s in samples.pop(_HAND_OVER, [])]
-        return samples
-
-    def kernels_measured(self) -> dict[str, KernelSamples]:
-        """The time of each kernel of every library in the model, libraries in turns."""
-        tuned = {name: each for name, each in self._compiled.items() if name != "untuned"}
-        with apart_from_the_pool():
-            return kernels_in_turns(tuned)
 
     def difference(self, name: str) -> Difference:
-        """How far a variant's outputs are from onnxruntime's on the draws that the import kept.
+        """How far a library's outputs are from onnxruntime's on the draws that the import kept.
 
         The difference is only reported: its allowance was checked when the library was compiled.
         """
         compiled = self._compiled[name][0]
         found = self._reference.check_library(compiled, self._order)
-        compiled.set_inputs([self._reference.feeds[each] for each in self._order])
+        self._set_inputs(compiled)
         return found
 
 

@@ -98,7 +98,6 @@ def interleave(
     for_scale: frozenset[str] = frozenset(),
     together: frozenset[str] = frozenset(),
     known_within: float | None = None,
-    for_state: frozenset[str] = frozenset(),
 ) -> Samples:
     """Measure variants in turns.
 
@@ -119,8 +118,6 @@ def interleave(
     known_within : float, optional
         End before ``rounds`` when the relative standard error of every median, from the rounds'
         spread, is at most this, and each copy has been measured twice.
-    for_state : frozenset of str
-        Variants that only show the state of the machine; their medians need not be known.
 
     Returns
     -------
@@ -153,9 +150,7 @@ def interleave(
                 for name, taken in _round(due, index, clock).items():
                     samples[name].append(statistics.median(taken))
         judged = [
-            name
-            for name, each in ready.items()
-            if each.rounds == rounds and name not in for_scale | for_state
+            name for name, each in ready.items() if each.rounds == rounds and name not in for_scale
         ]
         most_copies = max((len(ready[name].copies) for name in judged), default=1)
         if (

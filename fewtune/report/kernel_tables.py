@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, Spread
 from fewtune.report.conditions import conditions_text
-from fewtune.report.machine_state import core_states_text
 from fewtune.report.tables import comparisons_markdown
 from fewtune.report.time_breakdown import steps_markdown
 from fewtune.trial.outcome import WRONG_OUTPUT
@@ -151,18 +150,11 @@ def _peak_text(report: BenchmarkReport) -> str:
             f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
             "into the caches, or is only read, may move faster."
         )
-    if report.core_states:
-        lines.append(f"64 KB went from core to core {core_states_text(report.core_states)}.")
     if report.kernels_ms and report.outside_tuned_pct is not None:
-        whole_ms = report.variants["tuned"].median_ms
-        rest_ms = whole_ms - report.kernels_ms
-        unmeasured = sum(row.latency_ms is None and row.weight > 0 for row in report.kernels)
         lines.append(
-            f"Sum of kernels measured alone {number(report.kernels_ms)} ms, of which "
-            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks; end to end "
-            f"{number(whole_ms)} ms, {number(abs(rest_ms))} ms "
-            f"{'more' if rest_ms >= 0 else 'less'} than that sum"
-            + (f"; {unmeasured} kernels could not be measured." if unmeasured else ".")
+            f"Kernels take {number(report.kernels_ms)} ms of the "
+            f"{number(report.variants['tuned'].median_ms)} ms, of which "
+            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks."
         )
     return "".join(f"{line}\n" for line in lines) + ("\n" if lines else "")
 

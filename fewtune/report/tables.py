@@ -9,7 +9,6 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Comparison, LatencyStats, Metrics
 from fewtune.report.conditions import conditions_lines
-from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
 from fewtune.util.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
@@ -231,9 +230,7 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
     """`comparison_table` with its conditions."""
     lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
     lines += stolen_lines(comparisons)
-    text = comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
-    states = core_state_table(comparisons)
-    return text if states is None else f"{text}\n{CORE_STATES_TITLE}:\n\n{states.markdown()}"
+    return comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:

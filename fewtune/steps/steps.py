@@ -21,7 +21,6 @@ from fewtune.artifacts import (
     ImportReport,
     Selection,
     SelectionTiming,
-    ShareReport,
     TaskTable,
     TuneReport,
 )
@@ -29,6 +28,7 @@ from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.builds import Builds, has_room
+from fewtune.benchmark.result import ResultFolders
 from fewtune.compile.compile_apart import compile_apart
 from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
@@ -289,13 +289,14 @@ def _compile(run: Run, scratch: Path) -> None:
 def _benchmark(run: Run, scratch: Path) -> None:
     with run.measuring("benchmark"):
         benchmark_model(
-            run.place("import_model"),
-            read_tasks(run.place("extract_tasks")),
-            Selection.read(run.place("select_tasks")),
-            SelectionTiming.read(run.place("select_tasks")).selecting_s,
-            TuneReport.read(run.place("tune")),
-            ShareReport.read(run.place("share_schedules")),
-            run.place("compile"),
+            ResultFolders(
+                run.place("import_model"),
+                run.place("extract_tasks"),
+                run.place("select_tasks"),
+                run.place("tune"),
+                run.place("share_schedules"),
+                run.place("compile"),
+            ),
             run.fingerprint,
             run.options["benchmark"],
             scratch,

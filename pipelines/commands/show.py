@@ -22,7 +22,6 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
     if not found:
         return
     from fewtune.report import tables
-    from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
 
     print()
     tables.results_table(found).print()
@@ -33,10 +32,6 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
         print()
     for line in [*tables.results_conditions(found), *tables.stolen_lines(comparisons)]:
         print(line)
-    states = core_state_table(comparisons)
-    if states is not None:
-        print(f"\n{CORE_STATES_TITLE}:\n")
-        states.print()
     places = Places(root)
     print("\nFiles:")
     for result in found:

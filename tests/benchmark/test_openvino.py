@@ -148,7 +148,7 @@ def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
         {"tuned": compiled / CompileReport.read(compiled).library},
         tuned_tiny.fingerprint(),
         BenchmarkOptions(rounds=3, copies=2),
-        with_untuned=False,
+        untuned=False,
     )
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, helper
 
-from fewtune.artifacts import CompileReport, Prediction, ShareReport, TuneReport
-from fewtune.benchmark.kernels import kernel_rows
+from fewtune.artifacts import CompileReport
 from fewtune.compile.compile import LIBRARY, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
@@ -246,54 +245,3 @@ def test_a_compilation_reports_what_it_leaves_out(
     assert CompileReport.read(directory) == report
     found = verify(directory / LIBRARY, tmp_path / "import", target)
     assert found.allowances <= 1
-
-
-def test_what_is_left_out_is_not_measured() -> None:
-    pool = next(task.info for task in tuned_tiny.tasks() if "pool" in task.info.name)
-    nothing = ShareReport(
-        model=tuned_tiny.NAME,
-        strategy="selective",
-        tasks=[],
-        rounds=[],
-        trials=0,
-        sharing_s=0.0,
-        stopped_by="nothing_to_tune",
-    )
-    rows = kernel_rows(
-        tuned_tiny.tasks(),
-        tuned_tiny.selection().model_copy(update={"set_aside": [pool.name]}),
-        TuneReport.read(tuned_tiny.tuned()),
-        nothing,
-        {pool.name: pool.weight},
-        {},
-        None,
-    )
-    row = next(row for row in rows if row.task == pool.name)
-    assert (row.weight, row.latency_ms, row.schedule) == (0, None, "in place")
-    assert not row.is_searched
-    known = [row.share for row in rows if row.share is not None]
-    assert sum(known) == pytest.approx(1.0)
-
-
-def test_no_kernel_has_a_share_where_some_were_not_measured() -> None:
-    predicted = ShareReport(
-        model=tuned_tiny.NAME,
-        strategy="oneshot",
-        tasks=[],
-        rounds=[],
-        trials=0,
-        sharing_s=0.0,
-        stopped_by="nothing_to_tune",
-        prediction=Prediction(predictor=None, points=1),
-    )
-    rows = kernel_rows(
-        tuned_tiny.tasks(),
-        tuned_tiny.selection(),
-        TuneReport.read(tuned_tiny.tuned()),
-        predicted,
-        {},
-        dict.fromkeys(tuned_tiny.selection().set_aside, 0.5),
-        None,
-    )
-    assert any(row.latency_ms for row in rows)
-    assert {row.share for row in rows} == {None}

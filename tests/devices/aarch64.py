@@ -18,9 +18,10 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from benchmarks.fleet import note
-from fewtune.artifacts import ShareReport, TuneReport
+from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.result import ResultFolders
 from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
@@ -35,7 +36,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.sharing.share import share_schedules
 from fewtune.task.calls import call_counts
-from fewtune.task.extract import extract_tasks
+from fewtune.task.extract import extract_tasks, write_modules
 from fewtune.tuning.tune import tune
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
@@ -52,7 +53,7 @@ def run(python: str, folder: Path) -> float:
     """Everything that a run does, on a board that a Python serves; return the relative error."""
     tuned_tiny.imported()
     models, selection = tuned_tiny.scratch() / "models", tuned_tiny.selection()
-    for name in ("import", "tune", "share", "compile", "benchmark"):
+    for name in ("import", "tasks", "select", "tune", "share", "compile", "benchmark"):
         (folder / name).mkdir()
     with boards(1, key="aarch64", python=python) as at:
         own = detect_fingerprint(FingerprintOptions(target=json.dumps(TARGET), device=at))
@@ -62,6 +63,11 @@ def run(python: str, folder: Path) -> float:
         )
         lowered = read_lowered(folder / "import")
         tasks = extract_tasks(lowered, target)
+        infos = [task.info for task in tasks]
+        TaskTable(model=tuned_tiny.NAME, target=own.target, tasks=infos).write(folder / "tasks")
+        write_modules(tasks, folder / "tasks")
+        selection.write(folder / "select")
+        SelectionTiming(selecting_s=0.0).write(folder / "select")
         journals, options = folder / "journals", tuned_tiny.OPTIONS
         tune(tasks, selection, own, options, journals, folder / "tune")
         share_schedules(
@@ -87,13 +93,14 @@ def run(python: str, folder: Path) -> float:
             say=print,
         )
         report = benchmark_model(
-            folder / "import",
-            tasks,
-            selection,
-            0.0,
-            TuneReport.read(folder / "tune"),
-            ShareReport.read(folder / "share"),
-            folder / "compile",
+            ResultFolders(
+                folder / "import",
+                folder / "tasks",
+                folder / "select",
+                folder / "tune",
+                folder / "share",
+                folder / "compile",
+            ),
             own,
             BenchmarkOptions(rounds=3),
             folder / "benchmark",

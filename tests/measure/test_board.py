@@ -11,7 +11,6 @@ import pytest
 
 from fewtune.artifacts import Fingerprint, ShareReport, TuneReport
 from fewtune.benchmark.board import BoardVariants
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.rpc_board import ANSWER_S, BoardAddress, ask_tracker, reserve
@@ -72,8 +71,8 @@ def test_both_boards_measure_at_once_and_are_let_go(at: str) -> None:
 
 def test_boards_are_free_again_after_a_benchmark(at: str) -> None:
     own = fingerprint(at)
-    measured = BoardVariants(tuned_tiny.imported(), {}, own, BenchmarkOptions()).measured(2)
-    assert [len(samples) for samples in measured.values()] == [2]
+    measured = BoardVariants(tuned_tiny.imported(), {}, own).measure(2, 0.0)
+    assert [len(samples) for samples in measured.samples_s.values()] == [2]
     board = Board(own)
     with board.open():
         assert board.parallel_tasks == 2

@@ -191,10 +191,6 @@ def test_rounds_go_on_while_a_median_is_not_known() -> None:
 
     variants = {"even": clock.variant("even", 0.1), "uneven": uneven}
     assert len(interleave(variants, 30, clock, known_within=0.01)["even"]) == 30
-    # What only tells the machine's state ends nothing and keeps nothing going.
-    state = frozenset({"uneven"})
-    samples = interleave(variants, 30, clock, known_within=0.01, for_state=state)
-    assert len(samples["even"]) == 6
 
 
 def test_every_copy_is_measured_twice_before_rounds_end() -> None:

@@ -121,11 +121,7 @@ def test_a_model_is_held_to_the_measured_peak() -> None:
     text = benchmark_markdown(measured)
     assert "150 GFLOPS, 66.7 % of the machine's measured peak of 225." in text
     assert "Memory moves 20.0 GB/s at most" in text
-    assert "5.50 ms, of which 1.0 % lie outside tuned tasks" in text
-    assert "end to end 6.00 ms, 0.500 ms more than that sum." in text
-    assert "end to end 5.00 ms, 0.500 ms less" in benchmark_markdown(
-        made.benchmark("net", "selective", latency_ms=5.0)
-    )
+    assert "5.50 ms of the 6.00 ms, of which 1.0 % lie outside tuned tasks" in text
 
 
 def test_transformed_convolutions_are_counted_both_ways() -> None:

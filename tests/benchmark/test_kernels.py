@@ -1,0 +1,55 @@
+"""The rows of kernels, from what each library's kernels take where the model calls them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.artifacts import CompileReport, ImportReport, Prediction, ShareReport, TuneReport
+from fewtune.benchmark.kernels import kernel_rows
+from fewtune.benchmark.result import StepResults
+from tests import tuned_tiny
+
+
+def result(in_place: dict[str, int], set_aside: list[str], **sharing: object) -> StepResults:
+    nothing = ShareReport(
+        model=tuned_tiny.NAME,
+        strategy="selective",
+        tasks=[],
+        rounds=[],
+        trials=0,
+        sharing_s=0.0,
+        stopped_by="nothing_to_tune",
+        **sharing,
+    )
+    return StepResults(
+        ImportReport.read(tuned_tiny.imported()),
+        tuned_tiny.tasks(),
+        tuned_tiny.selection().model_copy(update={"set_aside": set_aside}),
+        0.0,
+        TuneReport.read(tuned_tiny.tuned()),
+        nothing,
+        CompileReport.read(tuned_tiny.compiled()).model_copy(update={"in_place": in_place}),
+    )
+
+
+@pytest.mark.slow
+def test_what_is_computed_in_place_has_no_latency() -> None:
+    pool = next(task.info for task in tuned_tiny.tasks() if "pool" in task.info.name)
+    rows = kernel_rows(result({pool.name: pool.weight}, [pool.name]), {}, None)
+    row = next(row for row in rows if row.task == pool.name)
+    assert (row.weight, row.latency_ms, row.schedule) == (0, None, "in place")
+    assert not row.is_searched
+    known = [row.share for row in rows if row.share is not None]
+    assert sum(known) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_a_latency_is_that_of_all_calls_over_their_number() -> None:
+    aside = tuned_tiny.selection().set_aside
+    of_step = result({}, aside, prediction=Prediction(predictor=None, points=1))
+    calls = of_step.calls
+    samples_s = {name: [0.002 * count, 0.001 * count, 9.0] for name, count in calls.items()}
+    rows = kernel_rows(of_step, samples_s, None)
+    assert [row.latency_ms for row in rows] == pytest.approx([2.0] * len(calls))
+    assert sum(row.share for row in rows) == pytest.approx(1.0)
+    assert {row.schedule for row in rows if row.task in aside} == {"default"}
