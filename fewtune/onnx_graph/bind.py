@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from fewtune.errors import InputError, MachineError
-from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.canonical import canonicalize, without_ceil_mode
 from fewtune.onnx_graph.graph import (
     RANDOM,
@@ -20,6 +19,7 @@ from fewtune.onnx_graph.graph import (
     attach_weights,
     detach_weights,
     graph_inputs,
+    live_nodes,
     node_text,
     opset_of,
     remove_inputs,
@@ -32,17 +32,11 @@ from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
 from fewtune.onnx_graph.operators.vision.suppression import pad_selections
-from fewtune.onnx_graph.order import reads, sort_nodes
-from fewtune.onnx_graph.simplify import (
-    IMPORT_OPSET,
-    MINIMUM_IR_VERSION,
-    converted,
-    inferred,
-    with_shapes,
-)
+from fewtune.onnx_graph.order import sort_nodes
+from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
 
 # onnxruntime does not support older operator sets (its documentation, "Compatibility").
-_OLDEST_REFERENCE_OPSET = 7
+_OLDEST_OPSET = 7
 _GIGABYTE = 1e9
 # Numbers of the inputs that decide shapes.
 _SHAPE_INPUTS: dict[str, Collection[int]] = {
@@ -94,7 +88,7 @@ def bind_shapes(
     Returns
     -------
     model : ModelProto
-        Of opset 7 or later, with sorted nodes, and static inputs and outputs. Weights are not
+        With sorted nodes, and static inputs and outputs. Weights are not
         listed as inputs. Shapes that the file declares for other values are found again.
 
     Raises
@@ -105,6 +99,11 @@ def bind_shapes(
     MachineError
         If a tensor takes more memory than the machine can spare.
     """
+    if opset_of(model) < _OLDEST_OPSET:
+        raise InputError(
+            f"the model is of operator set {opset_of(model)}, and onnxruntime runs {_OLDEST_OPSET} "
+            "and later: convert it by onnx.version_converter, or export it again"
+        )
     constants = constants or {}
     bound = input_shapes(model, shapes, dimensions, constants)
     arrays = constant_arrays(model, constants, shapes, dimensions)
@@ -119,10 +118,6 @@ def bind_shapes(
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     sort_nodes(light_model)
-    if opset_of(light_model) < _OLDEST_REFERENCE_OPSET:
-        light_model = with_shapes(light_model)
-        rewrites.explicit_broadcasts(light_model)
-        light_model = converted(light_model, IMPORT_OPSET)
     light_model = with_shapes(without_ceil_mode(light_model))
     refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
@@ -216,7 +211,7 @@ def _branch_count(model: ModelProto) -> int:
 
 def _refuse_unverifiable(model: ModelProto) -> None:
     """Refuse random numbers, and shapes that depend on an input's values, by node."""
-    live = list(_live(model))
+    live = live_nodes(model)
     producers = {name: node for node in live for name in node.output}
     inputs = {value.name: value for value in graph_inputs(model.graph)}
     for node in live:
@@ -242,17 +237,6 @@ def _example(value: ValueInfoProto) -> str:
     """Example of a constant for an input."""
     count = math.prod(static_shape(value) or [])
     return "8" if count == 1 else f"[{','.join(map(str, range(1, min(count, _MOST_SHOWN) + 1)))}]"
-
-
-def _live(model: ModelProto) -> Iterator[NodeProto]:
-    """The nodes that an output depends on, in the order of the graph."""
-    wanted = {value.name for value in model.graph.output}
-    kept: list[NodeProto] = []
-    for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted |= reads(node)
-    return reversed(kept)
 
 
 def _source(name: str, producers: dict[str, NodeProto], inputs: Collection[str]) -> str | None:

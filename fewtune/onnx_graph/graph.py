@@ -97,6 +97,17 @@ def names_read(node: NodeProto) -> Iterator[str]:
         yield from (value.name for value in graph.output)
 
 
+def live_nodes(model: ModelProto) -> list[NodeProto]:
+    """The nodes that an output depends on, in the order of the graph."""
+    wanted = {value.name for value in model.graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(names_read(node))
+    return kept[::-1]
+
+
 def operator_name(node: NodeProto) -> str:
     """Operator of a node: ``Type``, or ``domain.Type`` outside the default domain."""
     return node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"

@@ -8,23 +8,22 @@ import logging
 from collections.abc import Callable
 
 import onnx
-from onnx import ModelProto, helper, numpy_helper, shape_inference, version_converter
+from onnx import ModelProto, numpy_helper, shape_inference, version_converter
 
-from fewtune.onnx_graph import rewrites
-from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.functions import expand_functions, inlined
-from fewtune.onnx_graph.gathers import products_of_slices, slices_for_gathers
 from fewtune.onnx_graph.graph import (
     all_nodes,
     attach_weights,
+    attributes_of,
     copy_model,
     detach_weights,
     graph_inputs,
     onnx_operators,
     opset_of,
     parameter_count,
+    set_attributes,
 )
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
@@ -36,7 +35,9 @@ from fewtune.onnx_graph.operators.expand import (
 )
 from fewtune.onnx_graph.operators.recurrent.kernel_layers import has_layers
 from fewtune.onnx_graph.quantized.lift import lift
-from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
+from fewtune.onnx_graph.rewrites import rewrite
+from fewtune.onnx_graph.slice_products import join_slice_products
+from fewtune.onnx_graph.views import move_views
 from fewtune.onnx_graph.weight_check import (
     can_show_fault,
     check_finite,
@@ -75,16 +76,10 @@ _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
-_REWRITES: dict[str, Callable[[ModelProto], None]] = {
-    "binary_operators": rewrites.chain_variadic,
-    "positive_axes": rewrites.positive_axes,
-    "numbers_without_axes": rewrites.numbers_without_axes,
-    "batch_norm_as_scale": rewrites.normalisations_as_scales,
-    "transposes_after_sums": transposes_after_sums,
-    "reshapes_after_activations": reshapes_after_activations,
-    "slices_for_gathers": slices_for_gathers,
-    "products_of_slices": products_of_slices,
-    "constants_of_full_rank": rewrites.constants_of_full_rank,
+_REWRITES: dict[str, Callable[[ModelProto], ModelProto]] = {
+    "rewrites": rewrite,
+    "moved_views": move_views,
+    "products_of_slices": join_slice_products,
 }
 # Optional steps of `with_layers`, in order.
 REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
@@ -146,15 +141,10 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     if steps.uses(_FOLDING):
         with steps.step(_FOLDING):
             result = slimmed(result)
-    light_model, weights = detach_weights(result)
-    rewrites.constant_nodes_to_initializers(light_model)
-    light_model = with_shapes(light_model)
-    fold_constants(light_model)
-    result = attach_weights(with_shapes(light_model), weights)
-    for name, rewrite in _REWRITES.items():
+    for name, rewritten in _REWRITES.items():
         if steps.uses(name):
             with steps.step(name):
-                rewrite(result)
+                result = rewritten(inferred(result))
     # Last: on thousands of unrolled steps the rewrites take minutes, and gain nothing.
     if steps.uses(RECURRENT_LAYERS):
         with steps.step(RECURRENT_LAYERS):
@@ -210,18 +200,16 @@ def _keep_coordinates(model: ModelProto) -> None:
     """
     nodes = list(all_nodes(model.graph))
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    given = (rewrites.constant_of(node) for node in nodes if node.op_type == "Constant")
-    constants |= {tensor.name: tensor for tensor in given if tensor is not None}
+    given = {node.output[0]: attributes_of(node) for node in nodes if node.op_type == "Constant"}
+    constants |= {name: each["value"] for name, each in given.items() if "value" in each}
     for node in nodes:
         if node.op_type == "Resize":
             scales = constants.get(node.input[2])
             shrinks = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
-            modes = {
-                "coordinate_transformation_mode": "asymmetric",
-                # onnxruntime's rule.
-                "nearest_mode": "ceil" if shrinks else "floor",
-            }
-            node.attribute.extend(helper.make_attribute(*mode) for mode in modes.items())
+            # onnxruntime's rule.
+            nearest = "ceil" if shrinks else "floor"
+            mode = "asymmetric"
+            set_attributes(node, coordinate_transformation_mode=mode, nearest_mode=nearest)
 
 
 def slimmed(model: ModelProto) -> ModelProto:

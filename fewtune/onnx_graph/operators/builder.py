@@ -13,13 +13,16 @@ from fewtune.onnx_graph.graph import (
     names_read,
     static_shape,
 )
-from fewtune.onnx_graph.operators.known_values import KnownValues
+from fewtune.onnx_graph.operators.known_values import FOLDED_ELEMENTS, KnownValues
 from fewtune.onnx_graph.operators.refused import refusal
 
 MICROSOFT = "com.microsoft"
 _REDUCTION_AXES_AS_INPUT = 18
 # TVM's kernel of a concatenation tests for each element which part it belongs to.
 _JOINED_AT_ONCE = 16
+
+# Their results repeat elements of what they read: stored, they would take memory for nothing.
+_REPEATING = frozenset({"Expand", "Tile"})
 
 Scope = dict[str, str]
 """Names in a nested graph, to names in the graph under construction."""
@@ -37,6 +40,8 @@ class GraphBuilder(KnownValues):
     handlers : dict
         By domain and operator, a function that expands a node. Its arguments are the builder, the
         node, and the scope of its nested graphs; it returns whether it expanded the node.
+    most : int
+        Most elements of a folded constant.
 
     Attributes
     ----------
@@ -50,14 +55,18 @@ class GraphBuilder(KnownValues):
         Values that are sequences, with their tensors.
     """
 
-    def __init__(self, model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        handlers: dict[tuple[str, str], Handler],
+        most: int = FOLDED_ELEMENTS,
+    ) -> None:
         super().__init__(model)
         self._model = model
-        self._handlers = handlers
+        self._handlers, self._most = handlers, most
         self.refusals: list[str] = []
         self.sequences: dict[str, list[str]] = {}
         self._nodes: list[NodeProto] = []
-        self._given = set(self._tensors)
 
     @property
     def node_count(self) -> int:
@@ -129,7 +138,8 @@ class GraphBuilder(KnownValues):
         handler = self._handlers.get((domain, node.op_type))
         if handler is not None and handler(self, node, scope):
             return
-        if domain == "" and self.compute(node):
+        most = FOLDED_ELEMENTS if node.op_type in _REPEATING else self._most
+        if domain == "" and self.compute(node, most):
             return
         self._nodes.append(node)
         if domain == "":
@@ -159,12 +169,18 @@ class GraphBuilder(KnownValues):
             return self.op("Unsqueeze", [data], output, axes=[axis])
         return self.op("Unsqueeze", [data, self.constant([axis], np.int64)], output)
 
-    def slice(self, data: str, axis: int, begin: int, end: int) -> str:
+    def squeeze(self, data: str, axis: int, output: str | None = None) -> str:
+        """Drop an axis of one."""
+        if self.opset < AXES_AS_INPUT:
+            return self.op("Squeeze", [data], output, axes=[axis])
+        return self.op("Squeeze", [data, self.constant([axis], np.int64)], output)
+
+    def slice(self, data: str, axis: int, begin: int, end: int, output: str | None = None) -> str:
         """Take the elements from ``begin`` to before ``end`` of an axis."""
         if self.opset < 10:
-            return self.op("Slice", [data], axes=[axis], starts=[begin], ends=[end])
+            return self.op("Slice", [data], output, axes=[axis], starts=[begin], ends=[end])
         bounds = [self.constant([each], np.int64) for each in (begin, end, axis)]
-        return self.op("Slice", [data, *bounds])
+        return self.op("Slice", [data, *bounds], output)
 
     def fold_slice(self, data: str, axis: int, begin: int, end: int) -> str:
         """As `slice`, but folded if the data are constant: for weights."""

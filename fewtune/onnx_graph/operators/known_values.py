@@ -31,6 +31,7 @@ class KnownValues:
         self.opsets = {each.domain: each.version for each in model.opset_import}
         self._types: dict[str, TypeProto] = {}
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._given = set(self._tensors)
         self._values: dict[str, np.ndarray] = {}
         self._by_content: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._counts: dict[str, int] = {}
@@ -110,7 +111,8 @@ class KnownValues:
         ----------
         node : NodeProto
         most : int or None
-            Most elements of a constant that is read or written; None for any.
+            Most elements of a constant that is read or written; None for any. Of the model's own
+            constants, those of more than `FOLDED_ELEMENTS` are only read if it is None.
 
         Returns
         -------
@@ -131,7 +133,7 @@ class KnownValues:
             return True
         if node.op_type in _KEPT or any(a.HasField("g") for a in node.attribute):
             return False
-        given = {name: self._small(name, most) for name in node.input if name}
+        given = {name: self._read(name, most) for name in node.input if name}
         if any(array is None for array in given.values()):
             return False
         try:
@@ -158,6 +160,10 @@ class KnownValues:
         for name, array in zip((o for o in node.output if o), arrays, strict=True):
             self._set_constant(name, array)
         return True
+
+    def _read(self, name: str, most: int | None) -> np.ndarray | None:
+        is_own = name in self._given and most is not None
+        return self._small(name, FOLDED_ELEMENTS if is_own else most)
 
     def _small(self, name: str, most: int | None = FOLDED_ELEMENTS) -> np.ndarray | None:
         tensor = self._tensors.get(name)

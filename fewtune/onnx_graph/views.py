@@ -1,0 +1,215 @@
+"""Moves reshapes, transposes and slices out of the way of fusion; joins products of slices.
+
+A product over the last axis of a tensor of rank 3 or 4 is exported, or written by onnxslim, as a
+matrix product between two reshapes. TVM fuses nothing into a product across a reshape, so an
+activation would become a kernel of its own. Elementwise operators give the same values in any
+shape, so they move before the reshape.
+
+If layer norms stand between convolutions, residuals are summed between transposes to and from
+channels last. The layout conversion cannot follow those, so the sum moves before the transpose.
+
+Attention is exported with one product for queries, keys and values. Its result is reshaped,
+transposed, and taken apart by three gathers with a constant index. A gather reads its index from
+memory: TVM fuses nothing with it, and no rule here schedules it. A slice is fused with its
+readers. If it comes before the transpose, the whole transposed tensor is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from onnx import ModelProto, NodeProto
+
+from fewtune.onnx_graph.graph import (
+    STANDARD,
+    attach_weights,
+    attributes_of,
+    detach_weights,
+    has_nested_graphs,
+)
+from fewtune.onnx_graph.operators.builder import GraphBuilder
+
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_UNARY = frozenset(
+    {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish"}
+    | {"Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Tanh"}
+)
+_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
+
+
+class _View(NamedTuple):
+    """A tensor as the reshaped or transposed form of another, which is not written yet."""
+
+    data: str
+    node: NodeProto
+
+
+def move_views(model: ModelProto) -> ModelProto:
+    """Move elementwise operators before reshapes and transposes, and slice before transposes.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Of operator set 10 or later, with inferred shapes. A model with nested graphs, which may
+        read any value, is left as it is.
+    """
+    if has_nested_graphs(model):
+        return model
+    light_model, weights = detach_weights(model)
+    return attach_weights(_Mover(light_model).moved(), weights)
+
+
+class _Mover:
+    """One pass in which views wait until an operator needs them written."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._nodes = list(model.graph.node)
+        self._outputs = {value.name for value in model.graph.output}
+        self._graph = GraphBuilder(model, {})
+        self._views: dict[str, _View] = {}
+        self._written: set[str] = set()
+        # Values that a dropped reshape would copy.
+        self._same: dict[str, str] = {}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in self._nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._of_products = {
+            name for node in self._nodes if node.op_type in _PRODUCTS for name in node.output
+        }
+
+    def moved(self) -> ModelProto:
+        """Add all nodes."""
+        for node in self._nodes:
+            node.input[:] = [self._same.get(name, name) for name in node.input]
+            if node.domain not in STANDARD or not self._moves(node):
+                self._write(node.input)
+                self._graph.add(node, {})
+        self._write(list(self._outputs))
+        return self._graph.model()
+
+    def _write(self, names: Iterable[str]) -> None:
+        """Add the nodes of these views, unless the graph has them."""
+        for name in names:
+            view = self._views.get(name)
+            if view is None or name in self._written:
+                continue
+            inputs = [view.data, *view.node.input[1:]]
+            self._graph.op(view.node.op_type, inputs, name, **attributes_of(view.node))
+            self._written.add(name)
+            if view.node.op_type == "Reshape":
+                # A sum moves before a transpose that has to stay; nothing before such a reshape.
+                del self._views[name]
+
+    def _moves(self, node: NodeProto) -> bool:
+        """Defer a view, or apply an operator to the data of its views."""
+        if node.op_type == "Transpose" and node.attribute and node.output[0] not in self._outputs:
+            self._write(node.input)
+            self._views[node.output[0]] = _View(node.input[0], node)
+            return True
+        if node.op_type == "Reshape":
+            return self._reshapes(node)
+        if node.op_type == "Gather":
+            return self._slices(node)
+        if node.op_type in _UNARY | _BINARY:
+            return self._computes_before_reshape(node) or self._sums_before_transpose(node)
+        return False
+
+    def _reshapes(self, node: NodeProto) -> bool:
+        """Defer the reshape of a product, or drop one that restores a deferred one's shape."""
+        data, result = node.input[0], node.output[0]
+        view, shape = self._views.get(data), self._graph.shape(result)
+        is_second = view is not None and view.node.op_type == "Reshape"
+        if is_second and result not in self._outputs and self._graph.shape(view.data) == shape:
+            self._same[result] = view.data
+            return True
+        if data not in self._of_products or self._graph.shape(data) is None:
+            return False
+        if not self._may_wait(result):
+            return False
+        self._views[result] = _View(data, node)
+        return True
+
+    def _may_wait(self, name: str) -> bool:
+        """Whether a reshaped value is only read by operators that take any shape, and reshapes."""
+        readers = self._readers.get(name, [])
+        shape = self._graph.shape(name)
+        return (
+            bool(readers)
+            and name not in self._outputs
+            and shape is not None
+            and all(self._takes_any_shape(node, shape) for node in readers)
+        )
+
+    def _takes_any_shape(self, node: NodeProto, shape: list[int]) -> bool:
+        if node.op_type == "Reshape":
+            return True
+        is_elementwise = node.op_type in _UNARY | _BINARY and node.domain in STANDARD
+        shapes = [self._graph.shape(name) for name in [*node.input, node.output[0]]]
+        return is_elementwise and all(each in (shape, []) for each in shapes)
+
+    def _computes_before_reshape(self, node: NodeProto) -> bool:
+        """Apply an operator to reshaped values, and to numbers, before the reshape."""
+        graph, result = self._graph, node.output[0]
+        views = {name: self._views[name] for name in node.input if name in self._views}
+        shapes = [graph.shape(view.data) for view in views.values()]
+        if not views or any(view.node.op_type != "Reshape" for view in views.values()):
+            return False
+        if any(shape != shapes[0] for shape in shapes):
+            return False
+        if any(graph.shape(name) != [] for name in node.input if name not in views):
+            return False
+        inputs = [views[name].data if name in views else name for name in node.input]
+        before = f"{result}_before_reshape"
+        graph.op(node.op_type, inputs, before, **attributes_of(node))
+        self._views[result] = _View(before, next(iter(views.values())).node)
+        if not self._may_wait(result):
+            self._write([result])
+        return True
+
+    def _sums_before_transpose(self, node: NodeProto) -> bool:
+        """Apply a binary operator to what two equal transposes read, unless both have to stay."""
+        graph, result = self._graph, node.output[0]
+        both = [self._views[name] for name in node.input if name in self._views]
+        if node.op_type not in _BINARY or len(both) < 2:
+            return False
+        orders = [attributes_of(view.node).get("perm") for view in both]
+        shapes = [graph.shape(view.data) for view in both]
+        if orders[0] is None or orders[0] != orders[1] or shapes[0] != shapes[1]:
+            return False
+        if shapes[0] is None or all(len(self._readers.get(n, [])) > 1 for n in node.input):
+            return False
+        before = f"{result}_before_transpose"
+        graph.op(node.op_type, [view.data for view in both], before, **attributes_of(node))
+        self._views[result] = _View(before, both[0].node)
+        return True
+
+    def _slices(self, node: NodeProto) -> bool:
+        """Write a gather of one constant index as a slice, before a transpose if it has one."""
+        graph, (data, index), result = self._graph, node.input, node.output[0]
+        view, shape, place = self._views.get(data), graph.shape(data), graph.value(index)
+        axis = attributes_of(node).get("axis", 0)
+        if shape is None or place is None or place.size != 1 or place.ndim > 1:
+            return False
+        axis, position = axis % len(shape), int(place.reshape(()))
+        if not -shape[axis] <= position < shape[axis]:
+            return False
+        position %= shape[axis]
+        order: list[int] = []
+        # A transpose with other readers has to stay, so nothing is gained before it.
+        gathered = all(reader.op_type == "Gather" for reader in self._readers[data])
+        if view is not None and view.node.op_type == "Transpose" and gathered:
+            order = list(attributes_of(view.node)["perm"])
+            data, axis = view.data, order[axis]
+        else:
+            self._write([data])
+        last = None if order else result
+        keeps_axis = bool(place.ndim)
+        part = graph.slice(data, axis, position, position + 1, last if keeps_axis else None)
+        if not keeps_axis:
+            part = graph.squeeze(part, axis, last)
+            order = [each - (each > axis) for each in order if each != axis]
+        if order:
+            graph.transpose(part, order, result)
+        return True
