@@ -9,7 +9,7 @@ features take microseconds, so that thousands of candidates can be rated for eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import Any
 
@@ -152,16 +152,6 @@ class DecisionFeatures:
             parts = [tiles[axis][:, level] for axis in axes if axis in tiles for level in levels]
             return np.prod(parts, axis=0) if parts else ones
 
-        def touched(
-            walk: list[Walk] | None, spatial: tuple[int, ...], reduced: tuple[int, ...]
-        ) -> np.ndarray:
-            assert walk is not None
-            iterations = [
-                count([axis], *(reduced if axis in self._reduced else spatial))
-                for axis in range(len(self._extents))
-            ]
-            return _log2(FLOAT32_BYTES * touched_elements(walk, iterations))
-
         vector, rows, groups, lanes = [self._vector], self._rows, self._groups, self._lanes
         elements = count(vector, *_REGISTER)
         piece = np.array([gcd(int(each), lanes) for each in elements])
@@ -173,8 +163,6 @@ class DecisionFeatures:
         body = accumulators * inner
         several = [(count([axis], *_REGISTER) > 1).astype(float) for axis in rows]
         threads = count([*vector, *rows, *groups], _THREAD)
-        registers, cache = _REGISTER, (_CACHE, *_REGISTER)
-        everything = (_OUTER, _INNER)
         columns = [
             _log2(elements),
             _log2(count(vector, _VECTOR)),
@@ -211,6 +199,25 @@ class DecisionFeatures:
             (location == AHEAD).astype(float),
             ((location >= 0) & (location <= OUTSIDE)).astype(float),
             location,
+            *self._touched(count),
+        ]
+        return np.stack(columns, axis=1)
+
+    def _touched(self, count: Callable[..., np.ndarray]) -> list[np.ndarray]:
+        """What the pieces of the loops read and write, in logarithms of bytes."""
+
+        def touched(
+            walk: list[Walk] | None, spatial: tuple[int, ...], reduced: tuple[int, ...]
+        ) -> np.ndarray:
+            assert walk is not None
+            iterations = [
+                count([axis], *(reduced if axis in self._reduced else spatial))
+                for axis in range(len(self._extents))
+            ]
+            return _log2(FLOAT32_BYTES * touched_elements(walk, iterations))
+
+        registers, cache, everything = _REGISTER, (_CACHE, *_REGISTER), (_OUTER, _INNER)
+        return [
             touched(self._weights, registers, (_INNER,)),
             touched(self._data, registers, (_INNER,)),
             touched(self._weights, registers, everything),
@@ -219,7 +226,6 @@ class DecisionFeatures:
             touched(self._data, cache, everything),
             touched(self._results, cache, everything),
         ]
-        return np.stack(columns, axis=1)
 
     def _parting(self, tiles: dict[int, np.ndarray], ones: np.ndarray) -> list[np.ndarray]:
         """Whether threads split the axis that the kernel before split, and whether the vectors'."""

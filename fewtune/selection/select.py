@@ -123,14 +123,7 @@ def select_from_spaces(
     names = [task.info.name for task in chosen]
     shares = [task.info.share for task in chosen]
     values = similarity_matrix(chosen, [spaces[name] for name in names])
-    note = ""
-    groups: Groups
-    if options.method == "cliques":
-        groups, note = clique_groups(values, options.min_similarity, names)
-    elif options.method == "agglomerative":
-        groups = agglomerative_groups(values, options.min_similarity, options.clusters)
-    else:
-        groups = [[index] for index in range(len(chosen))]
+    groups, note = _grouped(values, names, options)
     kept = kept_clusters(
         split_unrelated(groups, values, shares, names),
         values,
@@ -161,6 +154,15 @@ def select_from_spaces(
         note=note,
     )
     return selection, SimilarityMatrix(tuple(names), values)
+
+
+def _grouped(values: np.ndarray, names: list[str], options: SelectOptions) -> tuple[Groups, str]:
+    """Clusters of tasks by the method of the options, and a note on them."""
+    if options.method == "cliques":
+        return clique_groups(values, options.min_similarity, names)
+    if options.method == "agglomerative":
+        return agglomerative_groups(values, options.min_similarity, options.clusters), ""
+    return [[index] for index in range(len(names))], ""
 
 
 def _banked(

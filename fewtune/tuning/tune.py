@@ -192,11 +192,18 @@ def tune(
     )
     write_wrong_schedules(directory, state.tasks.values())
     Curve(points=state.closed_curve()).write(directory)
-    reports = [state.tasks[name].report() for name in sorted(state.tasks)]
-    report = TuneReport(
+    report = _report(selection, options, state, cold_weights=cold_weights)
+    report.write(directory)
+    return report
+
+
+def _report(
+    selection: Selection, options: TuneOptions, state: RunState, *, cold_weights: bool
+) -> TuneReport:
+    return TuneReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=reports,
+        tasks=[state.tasks[name].report() for name in sorted(state.tasks)],
         trials=state.trials,
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),
@@ -210,8 +217,6 @@ def tune(
         cold_weights=cold_weights,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
-    report.write(directory)
-    return report
 
 
 def stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
