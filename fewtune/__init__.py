@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fewtune.model_check.check import check
     from fewtune.model_check.report import CheckReport
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 end_by_interrupts_while_loading(__name__)
 # onnxruntime's telemetry writes $TMPDIR/.ses when it is imported, and would follow another user's
 # link of that name.
