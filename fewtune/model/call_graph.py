@@ -13,6 +13,7 @@ from fewtune.artifacts import CallSite, Skeleton, TensorSpec
 from fewtune.runtime.executable import IS_SCHEDULED, build_executable
 from fewtune.runtime.tvm import read_module, relax, tvm
 from fewtune.task.extract import kernels
+from fewtune.tvm_compat.constants import is_constant
 
 
 def site_function(place: int) -> str:
@@ -100,5 +101,4 @@ class _Replacing(relax.PyExprMutator):
 
 def _is_constant_float(value: relax.Expr) -> bool:
     """Whether an argument is a weight: its values do not change the time of a call."""
-    is_constant = isinstance(value, tvm.ir.expr.GenericConst)
-    return is_constant and str(value.value.dtype) == "float32"
+    return is_constant(value) and str(value.value.dtype) == "float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fewtune.artifacts import ImportReport
-from fewtune.model.import_model import import_model
+from fewtune.model.import_model import imported_model
 from fewtune.model.import_options import ImportOptions
 from fewtune.process.apart import run_apart
 from fewtune.process.job import Job
@@ -24,15 +24,15 @@ class ImportJob(Job):
 
     def run(self) -> None:
         """Import the model in this process."""
-        import_model(
+        imported = imported_model(
             self.name,
             self.models,
             target_from_json(self.target),
             self.threads,
             self.options,
-            self.directory,
-            left_out=self.left_out,
+            self.left_out,
         )
+        imported.write(self.directory)
 
 
 def import_apart(

@@ -15,11 +15,11 @@ import onnx
 
 from fewtune.artifacts import ImportReport, TensorSpec
 from fewtune.errors import InputError, VerificationError, last_line
+from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
-from fewtune.model.lower_checked import STEPS, checking_target, lower_checked
-from fewtune.model.passes.tvmscript.recurrent_layers import is_recurrence
-from fewtune.model.source import load_registered
+from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_checked
+from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
@@ -79,7 +79,6 @@ def import_model(
     threads: int,
     options: ImportOptions,
     directory: Path,
-    left_out: Mapping[str, str] | None = None,
 ) -> ImportReport:
     """Import a registered model, verify it untuned, and write it into ``directory``.
 
@@ -87,7 +86,7 @@ def import_model(
     outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax module; the
     report. See `imported_model` for the other parameters and what is raised.
     """
-    imported = imported_model(name, models_directory, target, threads, options, left_out)
+    imported = imported_model(name, models_directory, target, threads, options)
     imported.write(directory)
     return imported.report
 
@@ -133,68 +132,19 @@ def imported_model(
     layered = prepare.with_layers(bound, forgiving)
     # The values of each step of a recurrent layer are compared, and rounded.
     simplified = prepare.unrolled(layered)
-    notes = padding_notes(bound)
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "
             "fault; give a model with real or random weights"
         )
-    inputs, outputs = tensor_specs(bound)
-    draws = drawn_inputs(simplified, inputs, options.seed)
-    if loaded.samples is not None:
-        samples = loaded.samples
-        draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
-    at("onnxruntime was loading or running the model")
-    shared, shared_simplified = light(bound), light(simplified)
-    reference = make_reference(shared, shared_simplified, outputs, draws, threads, options.seed)
-    notes += reference.notes
-    order = [spec.name for spec in inputs]
-    inside = IntermediateValues(shared, shared_simplified, reference.feeds, threads, options.seed)
-    last: CompiledModel | None = None
-
-    def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        assert last is not None
-        return last.outputs([feeds[each] for each in order])
-
-    def check(compiled: CompiledModel) -> Difference:
-        nonlocal last
-        last = compiled
-        _LOG.info("%s: lowered; comparing its outputs with onnxruntime's", name)
-        found = reference.check(run, options.allowance)
-        if not found.allowances <= 1:
-            raise VerificationError(found.text)
-        reference.taps[:] = inside.taps(compiled, order)
-        within = check_taps(compiled, [reference.feeds[n] for n in order], reference.taps)
-        if not within.allowances <= 1:
-            raise VerificationError(within.text)
-        return found.worse(within)
-
-    def culprit() -> str:
-        """A line about the first operator whose outputs differ."""
-        plain = OptionalSteps(dict.fromkeys(STEPS, ""))
-        here = checking_target(target)
-
-        def opened_outputs(
-            opened: onnx.ModelProto, feeds: dict[str, np.ndarray]
-        ) -> list[np.ndarray]:
-            lowered = lower(opened, target, "NCHW", steps=plain)
-            return CompiledModel(build_executable(lowered, here), here).outputs(
-                [feeds[each] for each in order]
-            )
-
-        try:
-            at("the operator that differs was being searched")
-            feeds = reference.worst_draw(run).feeds
-            return locate(simplified, feeds, opened_outputs, threads, options.seed)
-        except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
-            return f"the operator that differs could not be found ({last_line(fault)})"
-
+    comparison = _Comparison(loaded, bound, simplified, threads, options)
     try:
         presimplified = layered if forgiving.fault is None else None
-        made = lower_checked(bound, target, options, check, left_out, presimplified)
+        made = lower_checked(bound, target, options, comparison.check, left_out, presimplified)
     except VerificationError as fault:
         raise VerificationError(
-            f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"
+            f"{name}: imported without tuning, {fault}; first to differ: "
+            f"{comparison.first_to_differ(target)}"
         ) from fault
     except UnsupportedError as fault:
         raise UnsupportedError(f"{name}: {fault}", fault.unsupported) from fault
@@ -202,43 +152,117 @@ def imported_model(
         raise InputError(f"{name}: {fault}") from fault
     for step, reason in made.left_out.items():
         _LOG.info("%s: %s is left out: %s", name, step, reason)
-    lowered, found = made.module, made.found
-    notes += [inside.note] if inside.note else []
-    layers = sum(n for kernel, n in call_counts(lowered).items() if is_recurrence(kernel))
+    _refuse_unstorable(name, made.module, comparison.outputs)
+    report = _report(loaded, bound, made, comparison, options)
+    return Imported(report, made.module, bound, comparison.reference)
+
+
+class _Comparison:
+    """Compares a compiled model with onnxruntime: its outputs, and values inside it."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        bound: onnx.ModelProto,
+        simplified: onnx.ModelProto,
+        threads: int,
+        options: ImportOptions,
+    ) -> None:
+        self._name, self._simplified = loaded.name, simplified
+        self._threads, self._options = threads, options
+        self._last: CompiledModel | None = None
+        self.inputs, self.outputs = tensor_specs(bound)
+        self._order = [spec.name for spec in self.inputs]
+        draws = drawn_inputs(simplified, self.inputs, options.seed)
+        if loaded.samples is not None:
+            draws.insert(0, Draw(GIVEN, {name: loaded.samples[name] for name in self._order}))
+        at("onnxruntime was loading or running the model")
+        shared = light(bound), light(simplified)
+        self.reference = make_reference(*shared, self.outputs, draws, threads, options.seed)
+        self._inside = IntermediateValues(*shared, self.reference.feeds, threads, options.seed)
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the user."""
+        return [*self.reference.notes, *([self._inside.note] if self._inside.note else [])]
+
+    def check(self, compiled: CompiledModel) -> Difference:
+        """The largest difference; raises `VerificationError` if it is too large."""
+        self._last = compiled
+        _LOG.info("%s: lowered; comparing its outputs with onnxruntime's", self._name)
+        found = self.reference.check(self._run, self._options.allowance)
+        if not found.allowances <= 1:
+            raise VerificationError(found.text)
+        self.reference.taps[:] = self._inside.taps(compiled, self._order)
+        within = check_taps(compiled, self._ordered(self.reference.feeds), self.reference.taps)
+        if not within.allowances <= 1:
+            raise VerificationError(within.text)
+        return found.worse(within)
+
+    def first_to_differ(self, target: tvm.target.Target) -> str:
+        """A line about the first operator whose outputs differ."""
+        plain = OptionalSteps(dict.fromkeys(STEPS, ""))
+        here = checking_target(target)
+
+        def outputs_of(opened: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            lowered = lower(opened, target, "NCHW", steps=plain)
+            built = CompiledModel(build_executable(lowered, here), here)
+            return built.outputs(self._ordered(feeds))
+
+        try:
+            at("the operator that differs was being searched")
+            feeds = self.reference.worst_draw(self._run).feeds
+            return locate(self._simplified, feeds, outputs_of, self._threads, self._options.seed)
+        except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
+            return f"the operator that differs could not be found ({last_line(fault)})"
+
+    def _run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        assert self._last is not None
+        return self._last.outputs(self._ordered(feeds))
+
+    def _ordered(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [feeds[name] for name in self._order]
+
+
+def _report(
+    loaded: LoadedModel,
+    bound: onnx.ModelProto,
+    made: Lowered[Difference],
+    comparison: _Comparison,
+    options: ImportOptions,
+) -> ImportReport:
+    counts = call_counts(made.module)
+    notes = [*padding_notes(bound), *comparison.notes]
+    layers = sum(count for kernel, count in counts.items() if is_recurrence(kernel))
     if layers:
         notes.append(
             f"recurrent layers whose steps are all computed by one kernel: {layers}; that kernel "
             "has a fixed schedule, so it is no task, and is in no table of tasks"
         )
-    _refuse_unstorable(name, lowered, outputs)
-    report = ImportReport(
-        model=name,
+    is_transpose = re.compile(r"(fused_)?transpose").match
+    return ImportReport(
+        model=loaded.name,
         source=loaded.description,
         source_sha256=loaded.sha256,
-        binding=_binding(inputs, outputs, loaded.source.constants),
+        binding=_binding(comparison.inputs, comparison.outputs, loaded.source.constants),
         opset=loaded.opset,
-        inputs=inputs,
-        outputs=outputs,
+        inputs=comparison.inputs,
+        outputs=comparison.outputs,
         parameters=prepare.parameter_count(bound),
         nodes=len(bound.graph.node),
         nodes_simplified=len(made.simplified.graph.node),
         layout=made.layout,
         layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
-        winograd=made.winograd,
-        padded=made.padded,
-        saved_flops=made.saved_flops,
+        winograd=len(made.winograd.chosen),
+        padded=len(made.padding.chosen),
+        saved_flops=made.winograd.saved_flops - made.padding.added_flops,
         left_out=[f"{step}: {reason}" for step, reason in made.left_out.items()],
-        transposes=sum(
-            count
-            for kernel, count in call_counts(lowered).items()
-            if re.match(r"(fused_)?transpose", kernel)
-        ),
-        allowances=found.allowances,
-        max_error=found.max_error,
-        max_relative_error=found.max_relative_error,
+        transposes=sum(count for kernel, count in counts.items() if is_transpose(kernel)),
+        allowances=made.found.allowances,
+        max_error=made.found.max_error,
+        max_relative_error=made.found.max_relative_error,
         notes=notes,
     )
-    return Imported(report, lowered, bound, reference)
 
 
 def _refuse_unstorable(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> None:

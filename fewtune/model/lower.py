@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -11,21 +10,15 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError, last_line
-from fewtune.model import float16_weights
-from fewtune.model.folding import unoptimised_folding
-from fewtune.model.passes import pad_matmul
-from fewtune.model.passes.added_converters import added_converters
-from fewtune.model.passes.choose_winograd import winograd_legalizer
-from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
-from fewtune.model.passes.converters import layout_friendly
-from fewtune.model.passes.convolutions import transposed, volumes
+from fewtune.model.converters import resize
+from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
+from fewtune.model.passes import long_sums, pad_softmax, transposed
 from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
-from fewtune.model.passes.pad_filters import Padding
-from fewtune.model.passes.pad_softmax import padded_softmax
+from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
-from fewtune.model.passes.sampling import long_sums, resize
-from fewtune.model.passes.winograd import Convolution
+from fewtune.model.passes.relax_calls import FLOAT
+from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
@@ -35,13 +28,17 @@ from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
 from fewtune.runtime.target import has_own_device
-from fewtune.runtime.tvm import has_feature, relax, tvm
+from fewtune.runtime.tvm import relax, tvm
 from fewtune.task import weight_layout
+from fewtune.tvm_compat.folding import unoptimized_folding
+from fewtune.tvm_compat.onnx_importer import known_operators, with_converters
+
+Layout = Literal["NHWC", "NCHW"]
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
-_PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
-_VECTOR_FUNCTIONS, TRANSPOSED = "vector_functions", "transposed_convolutions"
-_HALF_WEIGHTS, _LONG_SUMS = "half_weights", "long_sums"
+TRANSPOSED, _LONG_SUMS, _PAD_SOFTMAX = "transposed_convolutions", "long_sums", "pad_softmax"
+_IDLE_PERMUTES, _FREE_LAYOUT = "idle_permutes", "free_weight_layout"
+_VECTOR_FUNCTIONS = "vector_functions"
 # Optional steps; a step comes before those that depend on it.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
@@ -52,7 +49,6 @@ LOWERINGS = (
     _PAD_SOFTMAX,
     PAD_MATMUL,
     PAD_FILTERS,
-    _HALF_WEIGHTS,
     WINOGRAD,
     _FREE_LAYOUT,
     _VECTOR_FUNCTIONS,
@@ -63,7 +59,7 @@ _NHWC = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     transposed.OPERATOR: ["NCHW", "IOHW"],
 }
-_CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
+_CONVOLUTION, _PRODUCT, _SOFTMAX = "relax.nn.conv2d", "relax.matmul", "relax.nn.softmax"
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose"})
 # The size of their output depends on the values of the input.
 _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
@@ -72,8 +68,8 @@ _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
 def lower(
     model: onnx.ModelProto,
     target: tvm.target.Target,
-    layout: Literal["NHWC", "NCHW"],
-    tile_of: Callable[[Convolution], int] | None = None,
+    layout: Layout,
+    winograd: Winograd | None = None,
     padding: Padding | None = None,
     steps: OptionalSteps | None = None,
 ) -> tvm.IRModule:
@@ -86,11 +82,10 @@ def lower(
     target : tvm.target.Target
     layout : {"NHWC", "NCHW"}
         Layout that 2-D convolutions run in.
-    tile_of : callable, optional
-        Gives the tile of a 3x3 convolution by Winograd's transforms, 0 for direct convolution
-        (`fewtune.model.passes.choose_winograd.winograd_legalizer`).
+    winograd : Winograd, optional
+        Computes 3x3 convolutions in NHWC by transforms, and records them.
     padding : Padding, optional
-        Pads the filters of convolutions in NHWC and the extents of products, and records them.
+        Pads, in NHWC, the filters of convolutions and the extents of products, and records them.
     steps : OptionalSteps, optional
         Which of `LOWERINGS` to use; all by default.
 
@@ -113,11 +108,13 @@ def lower(
     is_convolutional = any(node.op_type in _CONVOLUTIONS for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
 
+    if layout == "NCHW":
+        winograd = padding = None
+
     def integers(given: tvm.IRModule) -> tvm.IRModule:
         assert traits is not None
         return integer_epilogues(integer_kernels(given, target, traits))
 
-    legalizers = _legalizers(steps, tile_of, padding, target, traits)
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
@@ -130,7 +127,7 @@ def lower(
         relax.transform.FoldConstant(),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
-        relax.transform.LegalizeOps(legalizers),
+        relax.transform.LegalizeOps(_legalizers(steps, traits, winograd, padding)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -138,7 +135,7 @@ def lower(
         relax.transform.DeadCodeElimination(),
     ]
     at("TVM was lowering the graph to kernels")
-    with target, tvm.transform.PassContext(opt_level=3), unoptimised_folding():
+    with target, tvm.transform.PassContext(opt_level=3), unoptimized_folding():
         lowered = tvm.transform.Sequential(passes)(module)
     _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
@@ -167,15 +164,24 @@ def _relax_of(
 ) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
-    resize.register()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(added_converters(traits))
-        stack.enter_context(layout_friendly(steps))
-        stack.enter_context(_operators_named())
-        # The importer prints the operator on which it fails.
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+    # The importer prints the operator on which it fails.
+    printed = contextlib.redirect_stdout(io.StringIO())
+    with with_converters(converters(traits, steps), _named), printed:
         _refuse_unknown_operators(model)
         return from_onnx(model, keep_params_in_input=False)
+
+
+@contextlib.contextmanager
+def _named(operator: str, name: str) -> Iterator[None]:
+    """Within the block, exceptions name a node."""
+    at(f"TVM was importing operator {operator} (node {name!r})")
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as fault:
+        nodes = [UnsupportedNode(name, operator, last_line(fault))]
+        raise UnsupportedError(explain(nodes), nodes) from fault
 
 
 def _layout_conversion(steps: OptionalSteps, traits: CpuTraits | None) -> tvm.transform.Pass:
@@ -188,37 +194,32 @@ def _layout_conversion(steps: OptionalSteps, traits: CpuTraits | None) -> tvm.tr
 
 def _legalizers(
     steps: OptionalSteps,
-    tile_of: Callable[[Convolution], int] | None,
-    padding: Padding | None,
-    target: tvm.target.Target,
     traits: CpuTraits | None,
+    winograd: Winograd | None,
+    padding: Padding | None,
 ) -> dict[str, Any]:
-    """Legalisers by operator; each is an optional step that falls back on the one before it."""
-    found: dict[str, Any] = {}
+    """Legalizers by operator; each is an optional step that falls back on the one before it."""
+    found: dict[str, Any] = {resize.OPERATOR: resize.legalized}
 
-    def fallback(operator: str) -> Any:
-        return found.get(operator, tvm.ir.Op.get(operator).get_attr("FLegalize"))
+    def add(step: str, operator: str, make: Callable[..., Any], *given: Any) -> None:
+        usual = tvm.ir.Op.get(operator).get_attr("FLegalize")
+        fallback = found.get(operator, usual)
+        found[operator] = steps.guarded(step, make(*given, fallback), fallback)
 
-    def add(step: str, ours: dict[str, Any]) -> None:
-        for operator, legalizer in ours.items():
-            found[operator] = steps.guarded(step, legalizer, fallback(operator))
-
-    if traits is not None:
-        add(_LONG_SUMS, long_sums.legalizers(fallback))
-        add(_PAD_SOFTMAX, padded_softmax(traits.lanes("float32")))
+    # Only CPUs have schedules for transforms, and vectors to fill.
+    if traits is None:
+        return found
     if padding is not None:
-        add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(fallback(_CONVOLUTION))})
-        if traits is not None:
-            add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
-    if all(has_feature(target, feature) for feature in float16_weights.FEATURES):
-        add(_HALF_WEIGHTS, {_PRODUCT: float16_weights.legalizer(fallback(_PRODUCT))})
-    if tile_of is not None:
-        transforms = winograd_legalizer(tile_of, fallback(_CONVOLUTION), traits)
-        add(WINOGRAD, {_CONVOLUTION: transforms})
-    if traits is not None:
-        ours = transposed.legalizer(fallback(_CONVOLUTION), fallback(transposed.OPERATOR))
-        of_volumes = volumes.legalizer(fallback(volumes.OPERATOR))
-        add(TRANSPOSED, {transposed.OPERATOR: ours, volumes.OPERATOR: of_volumes})
+        add(PAD_FILTERS, _CONVOLUTION, padding.convolutions, traits)
+        add(PAD_MATMUL, _PRODUCT, padding.products, traits)
+    if winograd is not None:
+        add(WINOGRAD, _CONVOLUTION, winograd.convolutions, traits)
+    for operator in long_sums.OPERATORS:
+        add(_LONG_SUMS, operator, long_sums.legalizer, operator)
+    add(_PAD_SOFTMAX, _SOFTMAX, pad_softmax.legalizer, traits.lanes(FLOAT))
+    usual = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
+    convolution = found.get(_CONVOLUTION, usual)
+    add(TRANSPOSED, transposed.OPERATOR, transposed.legalizer, convolution)
     return found
 
 
@@ -237,10 +238,7 @@ def _step(
 
 
 def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    # TVM names its converters in no other way.
-    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}
+    known = known_operators()
     values = [*model.graph.value_info, *model.graph.output]
     open_names = {value.name for value in values if static_shape(value) is None}
     open_names |= {name for n in model.graph.node for name in n.output} - {v.name for v in values}
@@ -255,30 +253,3 @@ def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
         nodes.append(UnsupportedNode(node.name or node.output[0], operator_of(node), reason))
     if nodes:
         raise UnsupportedError(explain(nodes), nodes)
-
-
-@contextlib.contextmanager
-def _operators_named() -> Iterator[None]:
-    """Within the block, exceptions of TVM's importer name operator and node."""
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
-
-    # A converter's error names no operator, and TVM has no other place to add one.
-    theirs = ONNXGraphImporter._convert_operator
-
-    @functools.wraps(theirs)
-    def converted(importer: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
-        name = attributes.get("tvm_custom", {}).get("name", "")
-        at(f"TVM was importing operator {operator} (node {name!r})")
-        try:
-            return theirs(importer, operator, inputs, attributes, opset)
-        except InputError:
-            raise
-        except Exception as fault:
-            nodes = [UnsupportedNode(name, operator, last_line(fault))]
-            raise UnsupportedError(explain(nodes), nodes) from fault
-
-    ONNXGraphImporter._convert_operator = converted
-    try:
-        yield
-    finally:
-        ONNXGraphImporter._convert_operator = theirs

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 import onnx
 
 from fewtune.errors import FewtuneError, InputError, last_line
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import (
-    LOWERINGS,
-    NHWC,
-    PAD_FILTERS,
-    PAD_MATMUL,
-    WINOGRAD,
-    lower,
-)
-from fewtune.model.passes.choose_winograd import Chooser
-from fewtune.model.passes.pad_filters import Padding
+from fewtune.model.lower import LOWERINGS, NHWC, PAD_FILTERS, PAD_MATMUL, WINOGRAD, Layout, lower
+from fewtune.model.passes.padding import Padding
+from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
-from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign
 from fewtune.runtime.tvm import relax, tvm, usable_cores
@@ -56,10 +48,8 @@ class Lowered(Generic[Found]):
         The result of the check.
     simplified : ModelProto
     layout : {"NHWC", "NCHW"}
-    winograd, padded : int
-        Numbers of convolutions by Winograd's transforms, and of padded convolutions and products.
-    saved_flops : int
-        Operations that the transforms save, minus those on padding.
+    winograd, padding
+        What was computed by transforms, and what was padded.
     left_out : dict of str
         Optional steps that failed on this model, or are not used, with the reason.
     """
@@ -68,11 +58,10 @@ class Lowered(Generic[Found]):
     executable: relax.VMExecutable
     found: Found
     simplified: onnx.ModelProto
-    layout: Literal["NHWC", "NCHW"]
-    winograd: int
-    padded: int
-    saved_flops: int
-    left_out: dict[str, str]
+    layout: Layout
+    winograd: Winograd
+    padding: Padding
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def lower_checked(
@@ -109,50 +98,12 @@ def lower_checked(
     VerificationError
         If plain TVM's outputs are wrong.
     """
-    is_cpu = not has_own_device(target)
-    lanes = CpuTraits.of(target).lanes("float32") if is_cpu else 0
-    here = checking_target(target)
-    schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
-
-    def attempt(steps: OptionalSteps) -> Lowered[Found]:
-        at("the graph was being simplified")
-        if presimplified is not None and all(map(steps.uses, prepare.REWRITES)):
-            simplified = presimplified
-        else:
-            simplified = prepare.with_layers(bound, steps)
-        layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
-        # Only CPUs have schedules for the transforms, and vectors to fill.
-        may_change = is_cpu and layout == "NHWC"
-        chooser = Chooser() if may_change and steps.uses(WINOGRAD) else None
-        pads = steps.uses(PAD_FILTERS) or steps.uses(PAD_MATMUL)
-        padding = Padding(lanes) if may_change and pads else None
-        lowered = lower(simplified, target, layout, chooser, padding, steps)
-        scheduled = lowered
-        if steps.uses(_DEFAULT_SCHEDULES):
-            with steps.step(_DEFAULT_SCHEDULES):
-                at("TVM was giving kernels their default schedules")
-                names = list(call_counts(lowered))
-                scheduled = apply_default_schedules(lowered, names, here, schedules)
-                scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
-        at("TVM was compiling the kernels")
-        # This library is run a few times and dropped, and what its kernels would check in every
-        # call, their arguments, takes LLVM a third of the time.
-        executable = build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
-        at("the compiled kernels were running")
-        found = check(CompiledModel(executable, here))
-        chosen = chooser.chosen if chooser is not None else []
-        padded = padding.chosen if padding is not None else []
-        saved = chooser.saved_flops if chooser is not None else 0
-        saved -= padding.added_flops if padding is not None else 0
-        return Lowered(
-            lowered, executable, found, simplified, layout, len(chosen), len(padded), saved, {}
-        )
-
     known = dict(left_out or {})
+    attempt = _Attempt(bound, target, check, presimplified)
     try:
-        if not is_cpu and has_float16(bound):
+        if has_own_device(target) and has_float16(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
-        if not is_cpu and prepare.has_layers(bound):
+        if has_own_device(target) and prepare.has_layers(bound):
             known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
         made, failed = with_most_steps(
             attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
@@ -167,6 +118,41 @@ def lower_checked(
             raise UnsupportedError(explain(nodes), nodes) from fault
         raise InputError(_unsupported(bound, last_line(fault))) from fault
     return replace(made, left_out=known | failed)
+
+
+@dataclass
+class _Attempt(Generic[Found]):
+    """Lowers, builds and checks a model with some of the optional steps."""
+
+    bound: onnx.ModelProto
+    target: tvm.target.Target
+    check: Callable[[CompiledModel], Found]
+    presimplified: onnx.ModelProto | None
+    schedules: dict[int, tvm.tirx.PrimFunc | None] = field(default_factory=dict)
+
+    def __call__(self, steps: OptionalSteps) -> Lowered[Found]:
+        at("the graph was being simplified")
+        simplified = self.presimplified
+        if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
+            simplified = prepare.with_layers(self.bound, steps)
+        layout: Layout = "NHWC" if steps.uses(NHWC) else "NCHW"
+        winograd, padding = Winograd(), Padding()
+        lowered = lower(simplified, self.target, layout, winograd, padding, steps)
+        here, scheduled = checking_target(self.target), lowered
+        if steps.uses(_DEFAULT_SCHEDULES):
+            with steps.step(_DEFAULT_SCHEDULES):
+                at("TVM was giving kernels their default schedules")
+                names = list(call_counts(lowered))
+                scheduled = apply_default_schedules(lowered, names, here, self.schedules)
+                if not has_own_device(self.target):
+                    scheduled = weight_layout.fold(scheduled)
+        at("TVM was compiling the kernels")
+        # This library is run a few times and dropped, and what its kernels would check in every
+        # call, their arguments, takes LLVM a third of the time.
+        executable = build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
+        at("the compiled kernels were running")
+        found = self.check(CompiledModel(executable, here))
+        return Lowered(lowered, executable, found, simplified, layout, winograd, padding)
 
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:

@@ -1,8 +1,7 @@
 """Float16 models computed in float32, for processors without float16 arithmetic.
 
 On such processors LLVM widens and rounds every value at every operation. Weights are widened when
-the model is imported. `fewtune.model.float16_weights` stores those of products in float16 again,
-which is exact.
+the model is imported.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from fewtune.options import ShareOptions
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.sharing.job import BankedSchedule, ShareJob, SharingRules
+from fewtune.sharing.job import BankedSchedule, ShareJob
+from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
@@ -30,6 +31,7 @@ def plan(
     options: ShareOptions,
     rules: SharingRules,
     *,
+    is_checked: bool,
     bank: Bank | None = None,
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
@@ -46,6 +48,8 @@ def plan(
         The tuning log.
     options : ShareOptions
     rules : SharingRules
+    is_checked : bool
+        Whether the candidates of the log were checked.
     bank : Bank, optional
         Needed if the selection takes schedules from it.
     bank_directory, model_directory : Path, optional
@@ -70,7 +74,7 @@ def plan(
         takers=takers,
         donations={**searched, **_banked(selection, bank, options)},
         known=_known(selection, by_name, bank, options),
-        tuned=_earlier(tuned, records),
+        tuned=_earlier(tuned, records, True if is_checked else None),
         options=options,
         bank=bank_directory,
         model=model_directory,
@@ -111,15 +115,22 @@ def _records(database: ms.database.Database, task: Task) -> _Records:
     return split
 
 
-def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, PriorResult]:
-    """The result of each representative that has a schedule, by its name."""
+def _earlier(
+    tuned: TuneReport, records: dict[str, _Records], is_checked: bool | None
+) -> dict[str, PriorResult]:
+    """The result of each representative that has a schedule, by its name.
+
+    ``is_checked`` is None for logs of earlier versions: the session then checks them.
+    """
     found = {}
     for line in tuned.tasks:
         known = records.get(line.task)
         if known is not None and known.searched:
-            default = next(map(Trial.from_record, known.default), None)
+            default = next(
+                (Trial.from_record(each, is_checked=is_checked) for each in known.default), None
+            )
             finished = "crashed while it was tuned" if line.status == "crashed" else None
-            trials = list(map(Trial.from_record, known.searched))
+            trials = [Trial.from_record(each, is_checked=is_checked) for each in known.searched]
             found[line.task] = PriorResult(trials, default, finished)
     return found
 

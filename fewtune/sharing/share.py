@@ -8,7 +8,6 @@ from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, LogInfo, Selection, ShareReport, TuneReport
 from fewtune.bank.bank import Bank
-from fewtune.errors import InputError
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
 from fewtune.predictor import chosen_digest
@@ -16,9 +15,10 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.child import SharingWork
-from fewtune.sharing.job import RULES, ShareJob, SharingRules
+from fewtune.sharing.job import ShareJob
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
+from fewtune.sharing.rules import RULES, SharingRules
 from fewtune.storage.database import RECORDS, WORKLOADS, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
@@ -75,10 +75,6 @@ def share_schedules(
     """
     by_name = {task.info.name: task for task in tasks}
     require_own(tune_directory, fingerprint)
-    if not LogInfo.read(tune_directory).checked:
-        raise InputError(
-            f"{tune_directory} is a log whose outputs were not compared: tune the model again"
-        )
     tuned, database = TuneReport.read(tune_directory), read_database(tune_directory)
     bank = None
     if bank_directory is not None:
@@ -91,6 +87,7 @@ def share_schedules(
         database,
         options,
         rules,
+        is_checked=LogInfo.read(tune_directory).checked,
         bank=bank,
         bank_directory=bank_directory,
         model_directory=model_directory,

@@ -13,6 +13,7 @@ import tvm_ffi
 from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import build, relax, tvm
 from fewtune.task.calls import call_counts, kernel_calls
+from fewtune.tvm_compat.constants import is_constant
 
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
@@ -213,7 +214,7 @@ def _permutes(value: relax.Expr, kept: set[tvm.ir.GlobalVar]) -> bool:
     if not isinstance(value.args[0], tvm.ir.GlobalVar):
         return False
     given = list(value.args[1].fields)
-    return len(given) == 1 and isinstance(given[0], tvm.ir.expr.GenericConst)
+    return len(given) == 1 and is_constant(given[0])
 
 
 def _with(value: relax.Expr, laid_out: dict[relax.Expr, relax.Expr]) -> relax.Expr:
@@ -241,6 +242,6 @@ def _is_bare(function: tvm.ir.BaseFunc) -> bool:
 
 
 def _is_weight(value: relax.Expr) -> bool:
-    if not isinstance(value, tvm.ir.expr.GenericConst):
+    if not is_constant(value):
         return False
     return sum(extent > 1 for extent in value.value.shape) >= _ORDERED_AXES

@@ -56,3 +56,16 @@ def test_a_slice_by_the_values_of_an_input_is_refused_with_a_reason():
     (node,) = unsupported_nodes(bound, lambda each: lower(each, target, "NCHW"), last_line)
     assert (node.node, node.operator) == ("slicing", "Slice")
     assert node.reason.startswith("the values that it reads choose")
+
+
+def test_an_unknown_operator_is_named():
+    node = helper.make_node("Melt", ["x"], ["y"], "melting", domain="other")
+    graph = helper.make_graph(
+        [node],
+        "unknown",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedError, match="other.Melt .node 'melting': TVM's importer does"):
+        lower(model, resolve_target("auto", 1), "NCHW")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.model.passes.packed_products import Words, multiplied
+from fewtune.model.passes.integer_products import multiplied
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -39,7 +39,7 @@ def product(name: str = "own", fault: str = "") -> tvm.IRModule:
         other = other & tvm.tirx.const(0xFFFFFF, "int32") if fault == "byte" else other
         return dot_products.dot4(form(name), word, other)
 
-    sums = multiplied(Words("uint8", dot, "integer"), data, weights)
+    sums = multiplied(dot, data, weights)
     shape = (ROWS, COLUMNS)
 
     def at(compute: Any) -> te.Tensor:

@@ -1,6 +1,6 @@
-"""Rewrites epilogues of quantised layers, so that layers of one shape are one task.
+"""Rewrites epilogues of quantized layers, so that layers of one shape are one task.
 
-Scalar constants: TVM writes them into the kernel that multiplies by them. Each layer of a quantised
+Scalar constants: TVM writes them into the kernel that multiplies by them. Each layer of a quantized
 model has its own scales, so each would be a task. Here the constants become arguments.
 
 Casts: TVM fuses the cast of bytes to floats into the kernel that computes the bytes. That kernel
@@ -14,9 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.op_patterns import ELEMENTWISE, REDUCTION
-from fewtune.model.passes.relax_calls import call_of
+from fewtune.model.passes.relax_calls import (
+    ELEMENTWISE,
+    FLOAT,
+    REDUCTION,
+    call_of,
+    extents_of,
+    rewritten,
+)
 from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.tvm_compat.constants import array_of, is_constant, known_array
 
 _ADD, _MULTIPLY, _MEAN, _CAST = "relax.add", "relax.multiply", "relax.mean", "relax.astype"
 _BINARY = frozenset({_ADD, _MULTIPLY, "relax.subtract"})
@@ -28,23 +35,11 @@ _BYTES = ("uint8", "int8")
 def integer_epilogues(module: tvm.IRModule) -> tvm.IRModule:
     """Turn scalar constants of epilogues into arguments, and let sums and means read bytes.
 
-    Parameters
-    ----------
-    module : IRModule
-        Before its operators are legalised, in the layout that they run in.
-
-    Returns
-    -------
-    module : IRModule
-        Operators on floats that were cast from integers have constants of full rank instead of
-        scalars, which TVM keeps as arguments. Sums of two tensors, and means, are kernels that read
-        bytes.
+    Operators on floats that were cast from integers get constants of full rank instead of scalars,
+    which TVM keeps as arguments. Sums of two tensors, and means, become kernels that read bytes.
+    This comes before operators are legalized, in the layout that they run in.
     """
-    writer = _Epilogues(module)
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            writer.builder_.update_func(variable, writer.visit_expr(function))
-    return writer.builder_.finalize()
+    return rewritten(module, _Epilogues(module))
 
 
 @relax.expr_functor.mutator
@@ -77,16 +72,17 @@ class _Epilogues(relax.PyExprMutator):
         if scaled is not None:
             first, factor = scaled.args
         data = [self._bytes_of(each) for each in (first, second)]
-        if any(each is None for each in data) or not _same_shape(*data):
+        if any(each is None for each in data) or extents_of(data[0]) != extents_of(data[1]):
             return None
-        if factor is None:
-            factor = relax.const(np.float32(1))
-        elif not isinstance(factor, tvm.ir.expr.GenericConst) or factor.value.numpy().size != 1:
+        number = np.ones(1, np.float32) if factor is None else array_of(factor)
+        if number is None or number.size != 1:
             return None
-        number = relax.const(factor.value.numpy().reshape(1))
-        attributes = {"op_pattern": ELEMENTWISE}
         return self.builder_.call_te(
-            _summed, *data, number, primfunc_name_hint="sum_of_bytes", primfunc_attrs=attributes
+            _summed,
+            *data,
+            relax.const(number.reshape(1)),
+            primfunc_name_hint="sum_of_bytes",
+            primfunc_attrs={"op_pattern": ELEMENTWISE},
         )
 
     def _mean(self, call: relax.Call) -> relax.Expr:
@@ -105,7 +101,7 @@ class _Epilogues(relax.PyExprMutator):
     def _bytes_of(self, value: relax.Expr) -> relax.Expr | None:
         """The bytes from which a tensor of floats is cast; None if it is no such cast."""
         cast = call_of(self, value, _CAST)
-        if cast is None or str(cast.ty.dtype) != "float32":
+        if cast is None or str(cast.ty.dtype) != FLOAT:
             return None
         return cast.args[0] if str(cast.args[0].ty.dtype) in _BYTES else None
 
@@ -130,29 +126,24 @@ class _Epilogues(relax.PyExprMutator):
 
 
 def _is_number(value: relax.Expr) -> bool:
-    return isinstance(value, tvm.ir.expr.GenericConst) and not value.value.shape
+    return is_constant(value) and not value.value.shape
 
 
 def _with_axes(number: relax.Expr, like: relax.Expr) -> relax.Expr:
-    return relax.const(np.reshape(number.value.numpy(), (1,) * len(like.ty.shape)))
-
-
-def _same_shape(first: relax.Expr, second: relax.Expr) -> bool:
-    shapes = [[int(extent) for extent in each.ty.shape] for each in (first, second)]
-    return shapes[0] == shapes[1]
+    return relax.const(np.reshape(known_array(number), (1,) * len(like.ty.shape)))
 
 
 def _summed(first: te.Tensor, second: te.Tensor, factor: te.Tensor) -> te.Tensor:
     def at(*place: Any) -> Any:
-        return first(*place).astype("float32") * factor[0] + second(*place).astype("float32")
+        return first(*place).astype(FLOAT) * factor[0] + second(*place).astype(FLOAT)
 
     return te.compute(first.shape, at, name="sum_of_bytes")
 
 
 def _averaged(given: te.Tensor, axes: list[int] | None, keeps: bool) -> te.Tensor:
-    floats = tvm.topi.cast(given, "float32")
+    floats = tvm.topi.cast(given, FLOAT)
     rank = len(given.shape)
     places = range(rank) if axes is None else [axis % rank for axis in axes]
     count = np.prod([int(given.shape[place]) for place in places])
     total = tvm.topi.sum(floats, axes, keeps)
-    return tvm.topi.divide(total, tvm.tirx.const(float(count), "float32"))
+    return tvm.topi.divide(total, tvm.tirx.const(float(count), FLOAT))

@@ -1,34 +1,41 @@
 """Convolutions and products of uint8 activations with constant int8 weights, summed in int32.
 
-Four channels are one word of 32 bits (`fewtune.model.passes.packed_products`).
+A word of 32 bits holds four neighboring channels of bytes, which one instruction multiplies and
+sums. Weights are packed into words when a model is compiled. Activations need no packing: their
+neighboring channels are neighbors in memory. A convolution of words has the loops of any other
+convolution, so the same rules tile it. Only its multiplication is an operator of `fewtune.runtime`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.packed_products import (
-    Window,
-    Words,
-    call_packed,
-    convolved,
-    merged,
-    multiplied,
-    packed,
-    padded,
+from fewtune.model.passes.padding import without_padding
+from fewtune.model.passes.relax_calls import (
+    OUT_ELEMENTWISE_FUSABLE,
+    call_of,
+    extents_of,
+    rewritten,
 )
-from fewtune.model.passes.relax_calls import call_of
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm
+from fewtune.schedule.tiling import round_up
+from fewtune.tvm_compat.constants import array_of, is_constant
 
 _CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _DATA, _WEIGHTS, _SUMS = "uint8", "int8", "int32"
 # Activations minus their zero point.
-_CENTRED = "int16"
+_CENTERED = "int16"
+# Bytes in a word.
+_WORD = 4
+
+# Multiplies two words byte by byte, and sums the products.
+Dot = Callable[[Any, Any], Any]
 
 
 def integer_kernels(
@@ -36,99 +43,107 @@ def integer_kernels(
 ) -> tvm.IRModule:
     """Replace convolutions and products of bytes by calls of kernels.
 
+    Activations are uint8, with a constant zero point or none; weights are constant int8. TVM
+    legalizes all other convolutions and products.
+
     Parameters
     ----------
     module : IRModule
-        Before its operators are legalised; convolutions in NHWC.
+        Before its operators are legalized; convolutions in NHWC.
     target : Target
         Of a CPU. Its features decide the instruction that multiplies four bytes.
     traits : CpuTraits
-
-    Returns
-    -------
-    module : IRModule
-        Activations are uint8, with a constant zero point or none; weights are constant int8. TVM
-        legalises all other convolutions and products.
     """
     form = dot_products.form_of(lambda feature: has_feature(target, feature))
-    writer = _Kernels(module, form, traits.lanes(_SUMS))
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            writer.builder_.update_func(variable, writer.visit_expr(function))
-    return writer.builder_.finalize()
+    return rewritten(module, _Kernels(module, form, traits.lanes(_SUMS)))
 
 
 @relax.expr_functor.mutator
 class _Kernels(relax.PyExprMutator):
     def __init__(self, module: tvm.IRModule, form: str, lanes: int) -> None:
         super().__init__(module)
-        self._words = Words(_DATA, partial(dot_products.dot4, form), "integer")
+        self._dot = partial(dot_products.dot4, form)
         self._lanes = lanes
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
         made = None
-        if name == _CONVOLUTION:
-            made = self._convolution(call)
-        elif name == _PRODUCT:
-            made = self._product(call)
+        if name in (_CONVOLUTION, _PRODUCT):
+            weights, (data, zero) = _weights_of(call), self._bytes_of(call.args[0])
+            if weights is not None and data is not None:
+                made_by = self._convolution if name == _CONVOLUTION else self._product
+                made = made_by(call, weights, data, zero)
         return call if made is None else made
 
-    def _convolution(self, call: relax.Call) -> relax.Expr | None:
-        weights, attributes = _weights_of(call), call.attrs
-        data, zero = self._bytes_of(call.args[0])
-        layouts = (str(attributes.data_layout), str(attributes.kernel_layout))
-        if weights is None or data is None or layouts != ("NHWC", "HWIO"):
+    def _convolution(
+        self, call: relax.Call, weights: np.ndarray, data: relax.Expr, zero: int
+    ) -> relax.Expr | None:
+        attributes = call.attrs
+        if (str(attributes.data_layout), str(attributes.kernel_layout)) != ("NHWC", "HWIO"):
             return None
-        groups, channels = int(attributes.groups), int(data.ty.shape[-1])
-        window = Window(attributes, zero)
-        compute: Any
+        groups, channels = int(attributes.groups), extents_of(data)[-1]
+        window = Window(attributes)
         if groups == channels == weights.shape[-1]:
             given, name = weights[:, :, 0].astype(_SUMS), "integer_depthwise_conv2d"
-            compute = partial(_depthwise, window=window)
+            compute = partial(_depthwise, window)
         else:
-            joined, groups = merged(weights, groups, self._lanes)
+            joined, groups = _merged(weights, groups, self._lanes)
             given, name = packed(joined, self._lanes), "integer_conv2d"
-            compute = partial(convolved, self._words, window=window, groups=groups)
-
-        def computed(data: te.Tensor, weights: te.Tensor, *pad_value: te.Tensor) -> te.Tensor:
-            return compute(data, weights, pad_value=pad_value[0] if pad_value else None)
-
-        constants = [given, *window.pad_values(_DATA)]
-        result = call_packed(self.builder_, call, computed, data, constants, name)
+            compute = partial(_convolved, self._dot, window, groups)
+        # As an argument, the value of the padding does not make the kernels of two layers differ.
+        pads = [np.full(1, zero, _DATA)] if zero and any(window.padding) else []
+        result = self._called(call, compute, data, [given, *pads], name)
         sums = weights.astype(np.int32).sum((0, 1, 2))
         return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
-    def _product(self, call: relax.Call) -> relax.Expr | None:
-        weights = _weights_of(call)
-        data, zero = self._bytes_of(call.args[0])
-        if weights is None or data is None or weights.ndim != 2 or len(data.ty.shape) < 2:
+    def _product(
+        self, call: relax.Call, weights: np.ndarray, data: relax.Expr, zero: int
+    ) -> relax.Expr | None:
+        if weights.ndim != 2 or len(extents_of(data)) < 2:
             return None
-        compute = partial(multiplied, self._words)
+        compute = partial(multiplied, self._dot)
         given = packed(weights, self._lanes)
-        result = call_packed(self.builder_, call, compute, data, [given], "integer_matmul")
+        result = self._called(call, compute, data, [given], "integer_matmul")
         return self._without_zero(result, weights.astype(np.int32).sum(0) * zero)
+
+    def _called(
+        self,
+        call: relax.Call,
+        compute: Callable[..., te.Tensor],
+        data: relax.Expr,
+        constants: Sequence[np.ndarray],
+        name: str,
+    ) -> relax.Expr:
+        """Call a kernel in place of a convolution or product, without its padded filters."""
+        result = self.builder_.call_te(
+            compute,
+            data,
+            *map(relax.const, constants),
+            primfunc_name_hint=name,
+            primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE},
+        )
+        if constants[0].shape[-1] == extents_of(call)[-1]:
+            return result
+        return without_padding(self.builder_, result, call)
 
     def _bytes_of(self, data: relax.Expr) -> tuple[relax.Expr | None, int]:
         """The unsigned bytes that a product reads, and their zero point."""
         if str(data.ty.dtype) == _DATA:
             return data, 0
         permuted = call_of(self, data, "relax.permute_dims")
-        centred = permuted.args[0] if permuted is not None else data
-        subtraction = call_of(self, centred, "relax.subtract")
+        centered = permuted.args[0] if permuted is not None else data
+        subtraction = call_of(self, centered, "relax.subtract")
         if subtraction is None:
             return None, 0
         cast = call_of(self, subtraction.args[0], "relax.astype")
-        if cast is None or str(cast.args[0].ty.dtype) != _DATA:
-            return None, 0
-        zero = subtraction.args[1]
-        if not isinstance(zero, tvm.ir.expr.GenericConst) or zero.value.numpy().size != 1:
+        zero = array_of(subtraction.args[1])
+        if cast is None or str(cast.args[0].ty.dtype) != _DATA or zero is None or zero.size != 1:
             return None, 0
         given = cast.args[0]
         if permuted is not None:
             given = self.builder_.emit(relax.op.permute_dims(given, permuted.attrs.axes))
-        return given, int(zero.value.numpy().reshape(()))
+        return given, int(zero.reshape(()))
 
     def _without_zero(self, sums: relax.Expr, added: np.ndarray) -> relax.Expr:
         """The sums minus what the zero point adds to them."""
@@ -141,20 +156,131 @@ class _Kernels(relax.PyExprMutator):
 def _weights_of(call: relax.Call) -> np.ndarray | None:
     """The constant weights of a product of bytes; None of any other product."""
     data, weights = call.args
-    if not isinstance(weights, tvm.ir.expr.GenericConst) or str(call.ty.dtype) != _SUMS:
+    if not is_constant(weights) or str(call.ty.dtype) != _SUMS:
         return None
-    if str(data.ty.dtype) not in (_DATA, _CENTRED) or str(weights.value.dtype) != _WEIGHTS:
+    if str(data.ty.dtype) not in (_DATA, _CENTERED) or str(weights.value.dtype) != _WEIGHTS:
         return None
-    return weights.value.numpy()
+    return array_of(weights)
+
+
+class Window:
+    """Strides, dilations and padding of a ``relax.nn.conv2d``."""
+
+    def __init__(self, attributes: Any) -> None:
+        self.strides = [int(each) for each in attributes.strides]
+        self.dilation = [int(each) for each in attributes.dilation]
+        self.padding = [int(each) for each in attributes.padding]
+
+    def size(self, axis: int, extent: int, taps: int) -> int:
+        """Extent of the output along an axis, for an input extent and a kernel extent."""
+        padded = extent + self.padding[axis] + self.padding[axis + 2]
+        return (padded - (taps - 1) * self.dilation[axis] - 1) // self.strides[axis] + 1
+
+    def place(self, axis: int, output: Any, tap: Any) -> Any:
+        """Index into the padded input, for an output index and a kernel index."""
+        return output * self.strides[axis] + tap * self.dilation[axis]
+
+    def padded(self, data: te.Tensor, pad_value: te.Tensor | None, more: int = 0) -> te.Tensor:
+        """The data with its padding, and with more channels."""
+        top, left, bottom, right = self.padding
+        return _padded(data, [0, top, left, 0], [0, bottom, right, more], pad_value)
+
+
+def _merged(weights: np.ndarray, groups: int, lanes: int) -> tuple[np.ndarray, int]:
+    """Join groups of a convolution until the filters of one joined group fill vectors.
+
+    A vector of filters then reads one word of the data. Weights between channels and filters of
+    different original groups are zero. Returned are weights of shape (rows, columns, channels of a
+    joined group, filters), and the number of joined groups.
+    """
+    *taps, channels, filters = weights.shape
+    each = filters // groups
+    joined = next(
+        many
+        for many in range(1, groups + 1)
+        if groups % many == 0 and (many * each % lanes == 0 or many == groups)
+    )
+    wide = np.zeros((*taps, joined * channels, filters), weights.dtype)
+    for group in range(groups):
+        first = group % joined * channels
+        own = slice(group * each, (group + 1) * each)
+        wide[..., first : first + channels, own] = weights[..., own]
+    return wide, groups // joined
+
+
+def packed(weights: np.ndarray, lanes: int) -> np.ndarray:
+    """Pack neighboring channels of weights into words, and pad their filters to whole vectors.
+
+    From bytes of shape (..., channels, filters) to int32 of shape (..., words, padded filters).
+    Added channels and filters are zero.
+    """
+    *others, channels, filters = weights.shape
+    more = [(0, 0)] * len(others) + [(0, -channels % _WORD), (0, -filters % lanes)]
+    wide = np.pad(weights, more)
+    grouped = wide.reshape(*others, -1, _WORD, round_up(filters, lanes))
+    return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
+
+
+def _padded(
+    data: te.Tensor, before: list[int], after: list[int], pad_value: te.Tensor | None = None
+) -> te.Tensor:
+    """The data with elements added to each axis: a value of shape (1,), or zeros."""
+    if not any(before) and not any(after):
+        return data
+    value = tvm.tirx.const(0, str(data.dtype)) if pad_value is None else pad_value[0]
+    shape = [int(extent) for extent in data.shape]
+    wide = [first + extent + last for first, extent, last in zip(before, shape, after, strict=True)]
+
+    def at(*place: Any) -> Any:
+        inside = []
+        for where, first, extent, whole in zip(place, before, shape, wide, strict=True):
+            if first:
+                inside.append(where >= first)
+            if first + extent < whole:
+                inside.append(where < first + extent)
+        moved = [where - first for where, first in zip(place, before, strict=True)]
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), value)
+
+    return te.compute(wide, at, name="padded_bytes")
+
+
+def _convolved(
+    dot: Dot,
+    window: Window,
+    groups: int,
+    data: te.Tensor,
+    weights: te.Tensor,
+    pad_value: te.Tensor | None = None,
+) -> te.Tensor:
+    """A convolution in NHWC with weights from `packed`: (rows, columns, words of a group, filters).
+
+    If there are several groups, the filters of each fill vectors.
+    """
+    batch, height, width, channels = (int(extent) for extent in data.shape)
+    rows, columns, depth, filters = (int(extent) for extent in weights.shape)
+    own, each = channels // groups, filters // groups
+    wide = window.padded(data, pad_value, depth * _WORD - own)
+    r = te.reduce_axis((0, rows), name="r")
+    s = te.reduce_axis((0, columns), name="s")
+    k = te.reduce_axis((0, depth), name="k")
+
+    def summed(n: Any, y: Any, x: Any, f: Any) -> Any:
+        place = [n, window.place(0, y, r), window.place(1, x, s)]
+        first = k * _WORD
+        if groups > 1:
+            first = f // each * own + first
+        return te.sum(dot(_word(wide, place, first), weights[r, s, k, f]), axis=[r, s, k])
+
+    shape = (batch, window.size(0, height, rows), window.size(1, width, columns), filters)
+    return te.compute(shape, summed, name="integer_conv2d")
 
 
 def _depthwise(
-    data: te.Tensor, weights: te.Tensor, window: Window, pad_value: te.Tensor | None = None
+    window: Window, data: te.Tensor, weights: te.Tensor, pad_value: te.Tensor | None = None
 ) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, _ = (int(extent) for extent in weights.shape)
-    top, left, bottom, right = window.padding
-    wide = padded(data, [0, top, left, 0], [0, bottom, right, 0], pad_value)
+    wide = window.padded(data, pad_value)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
 
@@ -164,3 +290,27 @@ def _depthwise(
 
     shape = (batch, window.size(0, height, rows), window.size(1, width, columns), channels)
     return te.compute(shape, summed, name="integer_depthwise_conv2d")
+
+
+def multiplied(dot: Dot, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
+    """A product of bytes, shape (..., depth), with weights from `packed`: (words, columns)."""
+    *others, depth = (int(extent) for extent in data.shape)
+    count, columns = (int(extent) for extent in weights.shape)
+    none = [0] * len(others)
+    wide = _padded(data, [*none, 0], [*none, count * _WORD - depth])
+    k = te.reduce_axis((0, count), name="k")
+
+    def summed(*place: Any) -> Any:
+        *row, column = place
+        return te.sum(dot(_word(wide, row, k * _WORD), weights[k, column]), axis=[k])
+
+    return te.compute((*others, columns), summed, name="integer_matmul")
+
+
+def _word(data: te.Tensor, place: list[Any], first: Any) -> Any:
+    """Neighbors along the last axis as an int32, which LLVM loads at once."""
+    found = data(*place, first).astype("uint32")
+    for number in range(1, _WORD):
+        part = data(*place, first + number).astype("uint32")
+        found = found | part << tvm.tirx.const(8 * number, "uint32")
+    return tvm.tirx.reinterpret("int32", found)

@@ -17,15 +17,44 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.model.passes.padding import known_weights
+from fewtune.model.passes.relax_calls import (
+    FLOAT,
+    OPAQUE,
+    OUT_ELEMENTWISE_FUSABLE,
+    Legalizer,
+    extents_of,
+)
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import te, tvm
+from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.schedule.tiling import padded_rows, round_up
-from fewtune.task.analysis import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS, PRODUCTS
+from fewtune.task.analysis import (
+    FLOAT32_BYTES,
+    INPUT,
+    INPUT_ROWS,
+    OUTPUT,
+    OUTPUT_COLUMNS,
+    PRODUCTS,
+)
 
 KERNEL = 3
 # Elements of the widest vectors.
 LANES = 16
-TYPE = "float32"
+# Most bytes between the transforms, so that the tiles of a large image do not fill the memory.
+_MOST_BYTES = 2**28
+# The estimate is rough: the transformed convolution must cost at most this part of the direct one.
+_LEAST_GAIN = 0.9
+# Cost of a byte of activations relative to a byte of weights. Activations are in a core's cache:
+# products reuse them, transforms only move them. Fitted to fifteen tuned kernels of five shapes on
+# an Emerald Rapids, with weights in memory.
+_REUSED, _MOVED = 0.1, 0.35
+# Cost of one kernel call, in bytes of weights.
+_CALL_BYTES = 85_000
+# Operations that take as long as reading a byte of weights. With 8, the estimate chooses the tile
+# that was measured to be the fastest, or one within some per cent of it: on an EPYC, whose peak is
+# 8 operations a byte of its bandwidth, and on the Emerald Rapids, whose peak is 18 (memory is read
+# during a part of the arithmetic).
+_FLOPS_PER_BYTE = 8.0
 
 # Lavin & Gray, section 4.1 and 4.3: the transforms of input (B), weights (G) and output (A).
 TRANSFORMS: dict[int, tuple[Any, Any, Any]] = {
@@ -119,7 +148,7 @@ class Convolution:
         count = self.shape[0] * rows * columns
         if self.traits is None:
             return count
-        return padded_rows(count, self.padded_filters, self.traits, TYPE)
+        return padded_rows(count, self.padded_filters, self.traits, FLOAT)
 
 
 def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
@@ -168,7 +197,7 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
     places = m + KERNEL - 1
     matrix = TRANSFORMS[m][0]
 
-    zero = tvm.tirx.const(0, TYPE)
+    zero = tvm.tirx.const(0, FLOAT)
 
     def at(b: Any, y: Any, x: Any, c: Any) -> Any:
         inside = tvm.tirx.all(y >= top, y < height + top)
@@ -263,9 +292,122 @@ def _combination(row: Sequence[float], term: Callable[[int], Any]) -> Any:
             continue
         size = factor if total is None else abs(factor)
         value = term(place)
-        scaled = value if size == 1 else value * tvm.tirx.const(size, TYPE)
+        scaled = value if size == 1 else value * tvm.tirx.const(size, FLOAT)
         if total is None:
             total = scaled
             continue
         total = total + scaled if factor > 0 else total - scaled
     return total
+
+
+def cost(convolution: Convolution, m: int) -> float:
+    """Estimate the time of a convolution.
+
+    The cost of a kernel is that of its arithmetic plus that of its memory traffic, as if the two
+    never overlapped. Weights are read from memory. Transformed weights are 1.8 (m = 2) or 4 (m = 4)
+    times as large. A small plane has few tiles, each weight is used few times, and so small tiles
+    or none are best.
+
+    Parameters
+    ----------
+    convolution : Convolution
+    m : int
+        Outputs along a tile; 0 for direct convolution.
+
+    Returns
+    -------
+    cost : float
+        In bytes that memory could move in that time.
+    """
+    batch, height, width, channels = convolution.shape
+    given = batch * height * width * channels
+    result = batch * convolution.height * convolution.width * convolution.filters
+    if m == 0:
+        flops, calls = convolution.flops, 1
+        elements = convolution.depth * convolution.filters + _REUSED * (given + result)
+    else:
+        flops, calls = convolution.product_flops(m), 3
+        between = convolution.tile_points(m) * (channels + convolution.padded_filters)
+        weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
+        elements = weights + _REUSED * between + _MOVED * (given + between + result)
+    return flops / _FLOPS_PER_BYTE + FLOAT32_BYTES * elements + calls * _CALL_BYTES
+
+
+def best_tile(convolution: Convolution) -> int:
+    """The tile with the lowest cost; 0 if direct convolution is about as fast."""
+    if convolution.shape[3] % LANES:
+        return 0
+    channels = convolution.shape[3] + convolution.padded_filters
+    most = _MOST_BYTES // (FLOAT32_BYTES * channels)
+    fitting = [m for m in TRANSFORMS if convolution.tile_points(m) <= most]
+    best = min(fitting, key=lambda m: cost(convolution, m), default=0)
+    return best if cost(convolution, best) < _LEAST_GAIN * cost(convolution, 0) else 0
+
+
+class Winograd:
+    """Legalizes convolutions by transforms where that pays, and records them with their tiles.
+
+    Parameters
+    ----------
+    tile_of : callable
+        Gives the tile ``m`` for a convolution; 0 for direct convolution.
+    """
+
+    def __init__(self, tile_of: Callable[[Convolution], int] = best_tile) -> None:
+        self._tile_of = tile_of
+        self.chosen: list[tuple[Convolution, int]] = []
+
+    @property
+    def saved_flops(self) -> int:
+        """Operations that direct convolution would need in addition, over all chosen ones."""
+        return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
+
+    def convolutions(self, traits: CpuTraits | None, fallback: Legalizer) -> Legalizer:
+        """A legalizer of ``relax.nn.conv2d``; ``fallback`` legalizes direct convolutions."""
+
+        def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            convolution = _transformable(call, traits)
+            m = 0 if convolution is None else self._tile_of(convolution)
+            if convolution is None or not m:
+                return fallback(builder, call)
+            self.chosen.append((convolution, m))
+            return _by_transforms(builder, call, convolution, m)
+
+        return legalized
+
+
+def _by_transforms(
+    builder: relax.BlockBuilder, call: relax.Call, convolution: Convolution, m: int
+) -> relax.Expr:
+    weights = transformed_weights(call.args[1].value.numpy(), m)
+    tiles = builder.emit(
+        builder.call_te(
+            lambda data: transformed_input(data, convolution, m),
+            call.args[0],
+            primfunc_name_hint=INPUT,
+            primfunc_attrs={"op_pattern": OPAQUE},
+        )
+    )
+    products = builder.emit(
+        builder.call_te(
+            multiplied, tiles, relax.const(weights), primfunc_name_hint="winograd_matmul"
+        )
+    )
+    return builder.call_te(
+        lambda given: transformed_output(given, convolution, m),
+        products,
+        primfunc_name_hint=OUTPUT,
+        primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE},
+    )
+
+
+def _transformable(call: relax.Call, traits: CpuTraits | None) -> Convolution | None:
+    """The convolution of a call; None unless it is 3x3, of stride 1, in NHWC and ungrouped."""
+    shape = known_weights(call)
+    steps = (*call.attrs.strides, *call.attrs.dilation)
+    if shape is None or shape[:2] != [KERNEL, KERNEL] or any(int(step) != 1 for step in steps):
+        return None
+    count, height, width, channels = extents_of(call.args[0])
+    top, left, bottom, right = (int(size) for size in call.attrs.padding)
+    given, padding = (count, height, width, channels), (top, left, bottom, right)
+    return Convolution(given, shape[3], padding, traits)

@@ -15,7 +15,7 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write the padding out; replace dilated constant weights by a plain convolution.
 
     A row becomes a plane of one row, for which there is a faster kernel
-    (`fewtune.model.passes.convolutions.transposed`).
+    (`fewtune.model.passes.transposed`).
     """
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])

@@ -11,7 +11,6 @@ import pytest
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
-from fewtune.model.passes.choose_winograd import best_tile
 from fewtune.task.calls import call_counts
 from tests.model.passes.test_winograd import BOUND, convolution_model
 from tests.model.test_import_model import imported
@@ -41,7 +40,7 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
 def test_the_tile_of_the_lowest_cost_is_chosen(
     size: int, channels: int, filters: int, m: int
 ) -> None:
-    assert best_tile(convolution(size, channels, filters)) == m
+    assert winograd.best_tile(convolution(size, channels, filters)) == m
 
 
 def test_the_import_reports_what_it_transformed(tmp_path: Path) -> None:

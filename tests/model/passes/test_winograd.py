@@ -61,7 +61,7 @@ def convolution_model(
 
 def lowered_with(model: ModelProto, m: int) -> tvm.IRModule:
     simplified = prepare.simplify(bind_shapes(model, {}, {}))
-    return lower(simplified, tuned_tiny.target(), "NHWC", lambda _: m)
+    return lower(simplified, tuned_tiny.target(), "NHWC", winograd.Winograd(lambda _: m))
 
 
 def error_of(model: ModelProto, module: tvm.IRModule) -> float:
@@ -210,7 +210,7 @@ def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters: int, lanes: 
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     model = convolution_model((8, 8), channels=64, filters=filters)
     simplified = prepare.simplify(bind_shapes(model, {}, {}))
-    module = lower(simplified, target, "NHWC", lambda _: 4)
+    module = lower(simplified, target, "NHWC", winograd.Winograd(lambda _: 4))
     (output,) = [t for t in extract_tasks(module, target) if winograd.OUTPUT in t.info.name]
     schedule = default_schedule(output.mod, target)
     assert schedule is not None

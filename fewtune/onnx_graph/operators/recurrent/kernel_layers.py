@@ -1,6 +1,6 @@
 """Recurrent layers that are not unrolled, since one kernel computes all their steps.
 
-That kernel (`fewtune.model.passes.tvmscript.recurrence`) supports what exporters write: default
+That kernel (`fewtune.model.converters.recurrent_kernel`) supports what exporters write: default
 activations, sequences of one length, constant weights.
 """
 
@@ -42,6 +42,9 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
     shape = graph.shape(data)
     if shape is None or peepholes or given.keys() - _KNOWN:
+        return False
+    # Exporters of GRUs reset what was multiplied.
+    if kind == "GRU" and not given.get("linear_before_reset"):
         return False
     if given.get("layout") or given.get("input_forget"):
         return False

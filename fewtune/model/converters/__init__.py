@@ -1,0 +1,1 @@
+"""Converters of ONNX operators that TVM's importer lacks, or gets slow or wrong."""

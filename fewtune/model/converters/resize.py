@@ -1,0 +1,338 @@
+"""Resize: each output is a sum of few elements with constant weights.
+
+TVM 0.27 ignores the scales of ONNX's Resize and computes with the ratio of the extents. With a
+scale of 1.9, 12 rows become 22, and are read at other coordinates than with a ratio of 22 / 12.
+Here the indices and weights of each axis are computed at compile time, and are constant arguments
+of the kernel. If index ``i`` is read from ``i // factor``, the kernel computes that.
+
+If the scales of an image are the ratios of its extents, it stays ``image.resize2d`` until it is
+legalized, so that the layout conversion knows it.
+
+Coordinates are computed in float32, in onnxruntime's order of operations. If two neighbors are
+about equally near, the last bit of a coordinate decides which of them is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.errors import InputError
+from fewtune.model.passes.relax_calls import INJECTIVE, text_attribute
+from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.tvm_compat.constants import array_of, is_constant
+
+OPERATOR = "relax.image.resize2d"
+_HALF = np.float32(0.5)
+# onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
+_SNAPPED_ULPS = 2
+# Sums of up to so many elements are one expression; longer ones are a pass for each axis.
+_JOINT_TAPS = 8
+_TVM_METHODS = {"nearest": "nearest_neighbor"}
+# Attributes that have one supported value.
+_ONLY = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
+
+
+class Method(NamedTuple):
+    """How the elements that a result sums up are found; the values are ONNX's."""
+
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+    cubic_coefficient: float = -0.75
+
+
+class Line(NamedTuple):
+    """An axis that is resized."""
+
+    axis: int
+    extent: int
+    resized: int
+    scale: np.float32
+
+
+class Taps(NamedTuple):
+    """Indices and weights of the elements that each result along an axis sums up.
+
+    Both have the shape (resized, taps).
+    """
+
+    places: np.ndarray
+    weights: np.ndarray
+
+    def quotient(self) -> tuple[int, int] | None:
+        """Integers ``m`` and ``d`` if each result ``i`` is element ``i * m // d``; else None."""
+        resized, count = self.places.shape
+        if count != 1:
+            return None
+        read, at = self.places[:, 0], np.arange(resized)
+        factor = int(np.argmax(read > 0)) or resized
+        for multiplier, divisor in ((1, factor), (int(read[min(1, resized - 1)]), 1)):
+            if np.array_equal(at * multiplier // divisor, read):
+                return multiplier, divisor
+        return None
+
+
+def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int) -> relax.Expr:
+    """Convert a Resize, or an Upsample.
+
+    Raises
+    ------
+    InputError
+        If scales or sizes are not constant, or a mode is not supported.
+    """
+    # Before operator set 11, scales are the second input.
+    data, _, scales, sizes = (
+        [*inputs, None, None][:4] if opset >= 11 else [inputs[0], None, inputs[1], None]
+    )
+    shape = [int(extent) for extent in data.ty.shape]
+    method = _method_of(attributes, opset)
+    lines = _lines(shape, _numbers(scales, attributes), _numbers(sizes, attributes), attributes)
+    if opset < 11:
+        grows = all(line.scale >= 1 for line in lines)
+        method = Method(method.mode, "asymmetric", "floor" if grows else "ceil")
+    resized = list(shape)
+    for line in lines:
+        resized[line.axis] = line.resized
+    if not lines:
+        return data
+    is_image = len(shape) == 4 and all(line.axis >= 2 for line in lines)
+    is_ratio = all(line.scale == _ratio(line.extent, line.resized) for line in lines)
+    if not is_image or not is_ratio or is_constant(data):
+        return bb.normalize(_kernel(bb, data, lines, method, resized))
+    return relax.op.image.resize2d(
+        data,
+        relax.ShapeExpr(resized[2:]),
+        layout="NCHW",
+        method=_TVM_METHODS.get(method.mode, method.mode),
+        coordinate_transformation_mode=method.coordinates,
+        rounding_method=method.rounding,
+        cubic_alpha=method.cubic_coefficient,
+    )
+
+
+def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Legalize an ``image.resize2d``, for `relax.transform.LegalizeOps`."""
+    attributes, layout = call.attrs, str(call.attrs.layout)
+    given, resized = ([int(extent) for extent in each.ty.shape] for each in (call.args[0], call))
+    method = Method(
+        str(attributes.method).removesuffix("_neighbor"),
+        str(attributes.coordinate_transformation_mode),
+        str(attributes.rounding_method),
+        float(attributes.cubic_alpha),
+    )
+    axes = [axis for axis in map(layout.index, "HW") if given[axis] != resized[axis]]
+    lines = [Line(a, given[a], resized[a], _ratio(given[a], resized[a])) for a in axes]
+    return _kernel(builder, call.args[0], lines, method, resized)
+
+
+def _numbers(given: Any, attributes: dict[str, Any]) -> np.ndarray | None:
+    if isinstance(given, relax.ShapeExpr):
+        return np.array([int(value) for value in given.values])
+    found = array_of(given)
+    if given is not None and found is None:
+        raise _refused(attributes, "its scales and sizes depend on the input's values")
+    return found if found is not None and found.size else None
+
+
+def _refused(attributes: dict[str, Any], reason: str) -> InputError:
+    name = attributes.get("tvm_custom", {}).get("name", "")
+    return InputError(f"Resize {name!r}: {reason}: onnxruntime serves such a model")
+
+
+def _method_of(attributes: dict[str, Any], opset: int) -> Method:
+    mode = text_attribute(attributes, "mode", "nearest")
+    found = Method(
+        {"bilinear": "linear", "trilinear": "linear"}.get(mode, mode),
+        text_attribute(attributes, "coordinate_transformation_mode", "half_pixel"),
+        text_attribute(attributes, "nearest_mode", "round_prefer_floor"),
+        float(attributes.get("cubic_coeff_a", -0.75)),
+    )
+    if opset >= 11 and found.coordinates not in COORDINATES:
+        raise _refused(attributes, f"coordinates {found.coordinates!r} are not supported")
+    for name, value in _ONLY.items():
+        if text_attribute(attributes, name, str(value)) != str(value):
+            raise _refused(attributes, f"attribute {name!r} is not supported")
+    return found
+
+
+def _lines(
+    shape: list[int],
+    scales: np.ndarray | None,
+    sizes: np.ndarray | None,
+    attributes: dict[str, Any],
+) -> list[Line]:
+    """The axes that change, in their order."""
+    axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    if scales is not None:
+        factors = [np.float32(scale) for scale in scales]
+        outs = [int(np.floor(f * np.float32(shape[a]))) for f, a in zip(factors, axes, strict=True)]
+    elif sizes is not None:
+        outs = [int(size) for size in sizes]
+        factors = [_ratio(shape[a], out) for a, out in zip(axes, outs, strict=True)]
+    else:
+        raise _refused(attributes, "it has neither scales nor sizes")
+    lines = [
+        Line(axis, shape[axis], out, factor)
+        for axis, out, factor in zip(axes, outs, factors, strict=True)
+    ]
+    # onnxruntime copies the data if no extent changes, whatever the scales are.
+    if all(line.extent == line.resized for line in lines):
+        return []
+    return [line for line in lines if line.extent != line.resized or line.scale != 1]
+
+
+def _ratio(extent: int, resized: int) -> np.float32:
+    return np.float32(resized / extent)
+
+
+def taps(line: Line, method: Method) -> Taps:
+    """The elements that each result along an axis sums up, and their weights."""
+    at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
+    at = at.astype(np.float32)
+    if method.mode == "nearest":
+        places, weights = _ROUNDINGS[method.rounding](at)[:, None], np.ones((len(at), 1))
+    elif method.mode == "linear":
+        places, weights = _linear(at, line.extent)
+    else:
+        base, offsets = np.floor(at), np.arange(-1, 3, dtype=np.float32)
+        places = base[:, None] + offsets
+        distance = (at - base).astype(np.float32)[:, None] - offsets
+        weights = _cubic_weight(distance, method.cubic_coefficient)
+    read = np.clip(places, 0, line.extent - 1).astype(np.int32)
+    return Taps(read, weights.astype(np.float32))
+
+
+def _linear(at: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
+    clamped = np.clip(at, 0, np.float32(extent - 1))
+    low = np.minimum(np.trunc(clamped), extent - 1)
+    high = np.minimum(low + 1, extent - 1)
+    far, near = np.abs(clamped - low), np.abs(clamped - high)
+    far, near = np.where(low == high, _HALF, far), np.where(low == high, _HALF, near)
+    return np.stack([low, high], 1), np.stack([near, far], 1)
+
+
+def _cubic_weight(distance: np.ndarray, coefficient: float) -> np.ndarray:
+    """The cubic convolution kernel of Keys (1981)."""
+    a, x = coefficient, np.abs(distance)
+    inner = ((a + 2) * x - (a + 3)) * x * x + 1
+    outer = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, inner, np.where(x < 2, outer, 0))
+
+
+def _snapped(at: np.ndarray) -> np.ndarray:
+    """Coordinates in float64; those within a few roundings of a half are that half."""
+    wide = at.astype(np.float64)
+    halves = np.floor(wide) + 0.5
+    is_half = np.abs(wide - halves) <= _SNAPPED_ULPS * np.spacing(np.abs(at))
+    return np.where(is_half, halves, wide)
+
+
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda at: np.ceil(_snapped(at) - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(_snapped(at) + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _half_pixel(at: np.ndarray, line: Line) -> np.ndarray:
+    return (at + _HALF) / line.scale - _HALF
+
+
+def _align_corners(at: np.ndarray, line: Line) -> np.ndarray:
+    extent, resized = np.float32(line.extent), np.float32(line.resized)
+    return at * 0 if resized == 1 else at * (extent - 1) / (resized - 1)
+
+
+COORDINATES: dict[str, Callable[[np.ndarray, Line], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": lambda at, line: _half_pixel(at, line) if line.resized > 1 else at * 0,
+    "align_corners": _align_corners,
+    "asymmetric": lambda at, line: at / line.scale,
+    "tf_half_pixel_for_nn": lambda at, line: (at + _HALF) / line.scale,
+}
+
+
+def _kernel(
+    builder: relax.BlockBuilder,
+    data: relax.Expr,
+    lines: Sequence[Line],
+    method: Method,
+    resized: list[int],
+) -> relax.Expr:
+    """Call the kernel of a resize; indices and weights are its arguments."""
+    tables: list[np.ndarray] = []
+    found = [_Reading(line.axis, taps(line, method), tables) for line in lines]
+    is_joint = int(np.prod([each.count for each in found])) <= _JOINT_TAPS
+
+    def compute(values: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        dtype, result = str(values.dtype), values
+        if is_joint:
+            result = _sum_of(values, found, given, resized)
+        else:
+            reached = [int(extent) for extent in values.shape]
+            # The axis that shrinks most comes first: then the next passes have least work.
+            for each in sorted(found, key=lambda one: resized[one.axis] / reached[one.axis]):
+                reached[each.axis] = resized[each.axis]
+                result = _sum_of(result, [each], given, list(reached))
+        return result if str(result.dtype) == dtype else tvm.topi.cast(result, dtype)
+
+    # TVM would call a kernel opaque that reads its indices from a table.
+    return builder.call_te(
+        compute,
+        data,
+        *map(relax.const, tables),
+        primfunc_name_hint="resize",
+        primfunc_attrs={"op_pattern": INJECTIVE} if is_joint else None,
+    )
+
+
+class _Reading:
+    """The taps of one axis as expressions of a kernel, which reads them from tables."""
+
+    def __init__(self, axis: int, given: Taps, tables: list[np.ndarray]) -> None:
+        self.axis, self.count = axis, given.places.shape[1]
+        self._quotient = given.quotient()
+        self._places = self._weights = -1
+        # Flat: MetaSchedule takes a constant of two axes for a weight, and changes its layout.
+        if self._quotient is None:
+            self._places = len(tables)
+            tables.append(given.places.ravel())
+        if self.count > 1:
+            self._weights = len(tables)
+            tables.append(given.weights.ravel())
+
+    def place(self, given: Sequence[te.Tensor], at: Any, tap: int) -> Any:
+        if self._quotient is not None:
+            multiplier, divisor = self._quotient
+            return tvm.tirx.floordiv(at * multiplier, divisor)
+        return given[self._places][at * self.count + tap]
+
+    def weight(self, given: Sequence[te.Tensor], at: Any, tap: int) -> Any:
+        return None if self._weights < 0 else given[self._weights][at * self.count + tap]
+
+
+def _sum_of(
+    values: te.Tensor, readings: list[_Reading], given: Sequence[te.Tensor], shape: list[int]
+) -> te.Tensor:
+    def term(at: tuple[Any, ...], choice: Sequence[int]) -> Any:
+        place, factor = list(at), None
+        for reading, tap in zip(readings, choice, strict=True):
+            place[reading.axis] = reading.place(given, at[reading.axis], tap)
+            weight = reading.weight(given, at[reading.axis], tap)
+            if weight is not None:
+                factor = weight if factor is None else factor * weight
+        value = values(*place)
+        return value if factor is None else value.astype("float32") * factor
+
+    def summed(*at: Any) -> Any:
+        choices = np.ndindex(*(reading.count for reading in readings))
+        total = term(at, next(choices))
+        for choice in choices:
+            total = total + term(at, choice)
+        return total
+
+    return te.compute(shape, summed, name="resampled")

@@ -1,1 +1,0 @@
-"""Convolutions written as others that are faster."""

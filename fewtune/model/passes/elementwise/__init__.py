@@ -1,1 +1,0 @@
-"""Elementwise operators whose results for NaN and infinities are those of onnxruntime."""

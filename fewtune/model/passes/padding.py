@@ -1,0 +1,312 @@
+"""Pads convolutions and products with zeros, to whole vectors and register tiles.
+
+The classifier of SqueezeNet has 1000 filters, the heads of a detector 75. Vectors of 16 do not
+divide these, so every schedule has half vectors or scalars. A vision transformer has 197 tokens, a
+prime number: no vector divides the 197 columns of its scores, and a register tile has one of their
+197 rows, so every row reads the whole other operand. With added filters, rows and columns of zeros,
+vectors and tiles are full.
+
+The kernel after it, which computes bias and activation, drops the added results. That costs one
+more write and read of the result. Constant weights are padded at compile time, and get columns
+only. The copies that pad another operand are fused into the kernel that computes it, if that is
+elementwise or a transpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from fewtune.model.passes.relax_calls import FLOAT, INJECTIVE, Legalizer, extents_of
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.schedule.tiling import padded_rows, register_tile, round_up, tile_rate
+from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
+from fewtune.tvm_compat.constants import is_constant, known_array
+
+UNPADDED, _PADDED = "unpadded", "padded"
+# The estimate is rough: padded, a kernel must cost at most this part of what it costs as it is.
+_LEAST_GAIN = 0.9
+# Throughput relative to full vectors: of half and quarter vectors, and of shorter ones. Guessed
+# from few kernels: 1000 filters in half vectors took 1.35 times as long as 1008 in full ones.
+_PART_VECTOR, _NO_VECTOR = 0.6, 0.3
+_SHORTEST_PART = 4
+# Axes of a matrix of weights.
+_MATRIX = 2
+# Weights are padded to tiles of so many vectors, if that adds at most this part of their columns.
+_VECTORS, _MOST_ADDED = 4, 0.02
+# Speed relative to the peak: of loops that LLVM vectorizes, and of tiles of one row, which read the
+# other operand from the second-level cache for every row (0.47 and 0.49 on an EPYC).
+_VECTORIZED, _ONE_ROW = 0.4, 0.5
+# Cost of a byte that a copy moves within the caches, relative to one from memory: a rough guess.
+_IN_CACHE = 0.25
+
+
+@dataclass(frozen=True)
+class Filters:
+    """A convolution, as padding its filters sees it.
+
+    Attributes
+    ----------
+    filters : int
+    depth : int
+        Terms in the sum of one output.
+    points : int
+        Outputs of one filter.
+    given : int
+        Elements of the input.
+    lanes : int
+        Elements of a vector register.
+    """
+
+    filters: int
+    depth: int
+    points: int
+    given: int
+    lanes: int
+
+    @property
+    def padded(self) -> int:
+        """Filters with padding: whole vectors."""
+        return round_up(self.filters, self.lanes)
+
+    @property
+    def added_flops(self) -> int:
+        """Operations of the added filters."""
+        return 2 * self.points * self.depth * (self.padded - self.filters)
+
+    @property
+    def gains(self) -> bool:
+        """Whether padding is expected to pay."""
+        flops = 2 * self.points * self.depth * self.filters
+        # Weights count half, since they are prefetched during the arithmetic.
+        moved = self.given + self.depth * self.filters / 2 + self.points * self.filters
+        has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
+        speed = _PART_VECTOR if has_vectors else _NO_VECTOR
+        # With padding, the result is written and read once more.
+        more = self.points * (self.padded + self.filters)
+        after = cost_bytes(flops + self.added_flops, FLOAT32_BYTES * (moved + more), calls=2)
+        before = cost_bytes(flops / speed, FLOAT32_BYTES * moved)
+        return self.padded > self.filters and after < _LEAST_GAIN * before
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two matrices; the first is not constant.
+
+    Attributes
+    ----------
+    count : int
+        Products of one call.
+    rows, depth, columns : int
+    traits : CpuTraits
+        Of the CPU whose registers the padded product fills.
+    is_weighted : bool
+        Whether the second matrix is constant. Padding it copies nothing at run time, and rows are
+        not padded.
+    """
+
+    count: int
+    rows: int
+    depth: int
+    columns: int
+    traits: CpuTraits
+    is_weighted: bool = False
+
+    @property
+    def padded_columns(self) -> int:
+        """Columns with padding: whole vectors, or tiles of several for weights of many columns."""
+        lanes = self.traits.lanes(FLOAT)
+        wide = round_up(self.columns, _VECTORS * lanes)
+        is_wide = self.is_weighted and wide - self.columns <= _MOST_ADDED * self.columns
+        return wide if is_wide and self.columns % lanes else round_up(self.columns, lanes)
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows with padding: whole register tiles."""
+        if self.is_weighted:
+            return self.rows
+        return padded_rows(self.rows, self.padded_columns, self.traits, FLOAT)
+
+    @property
+    def added_flops(self) -> int:
+        """Operations of the added rows and columns; a multiplication and an addition are two."""
+        more = self.padded_rows * self.padded_columns - self.rows * self.columns
+        return 2 * self.count * self.depth * more
+
+    @property
+    def gains(self) -> bool:
+        """Whether padding is expected to pay."""
+        given, padded = (self.rows, self.columns), (self.padded_rows, self.padded_columns)
+        return padded != given and self._cost(*padded) < _LEAST_GAIN * self._cost(*given)
+
+    def _cost(self, rows: int, columns: int) -> float:
+        """Estimated time with so many rows and columns, in bytes that memory could move in it."""
+        flops = 2 * self.count * rows * self.depth * columns
+        lengths = ((self.rows, rows), (self.columns, columns))
+        copies = [after * self.depth for before, after in lengths if after > before]
+        if self.is_weighted:
+            copies = []
+        if (rows, columns) != (self.rows, self.columns):
+            copies.append(self.rows * self.columns)
+        moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
+        size = FLOAT32_BYTES * self.count * (moved + 2 * _IN_CACHE * sum(copies))
+        return cost_bytes(flops / self._speed(rows, columns), size, calls=1 + len(copies))
+
+    def _speed(self, rows: int, columns: int) -> float:
+        """Speed relative to the peak, by rule."""
+        lanes = self.traits.lanes(FLOAT)
+        in_tile, elements = register_tile(rows, columns, self.traits, FLOAT)
+        speed = tile_rate(in_tile, elements, lanes, self.traits) / lanes
+        return max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
+
+
+class Padded(Protocol):
+    """A padded kernel."""
+
+    @property
+    def added_flops(self) -> int:
+        """Operations on the padding."""
+
+
+class Padding:
+    """Legalizes convolutions and products with padding where that pays, and records them."""
+
+    def __init__(self) -> None:
+        self.chosen: list[Padded] = []
+
+    @property
+    def added_flops(self) -> int:
+        """Operations on all padding."""
+        return sum(each.added_flops for each in self.chosen)
+
+    def convolutions(self, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
+        """Pad the filters of ``relax.nn.conv2d``; ``fallback`` legalizes padded ones as well."""
+
+        def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            filters = filters_of(call, traits)
+            if filters is None or not filters.gains:
+                return fallback(builder, call)
+            self.chosen.append(filters)
+            operands = [call.args[0], _wider(call.args[1], filters.padded)]
+            whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
+            return without_padding(builder, fallback(builder, whole), call)
+
+        return legalized
+
+    def products(self, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
+        """Pad the extents of ``relax.matmul``; ``fallback`` legalizes padded ones as well."""
+
+        def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            product = product_of(call, traits)
+            if product is None or not product.gains:
+                return fallback(builder, call)
+            self.chosen.append(product)
+            first, second = call.args
+            if product.is_weighted:
+                operands = [first, _wider(second, product.padded_columns)]
+            else:
+                operands = [
+                    _longer(builder, first, -2, product.padded_rows),
+                    _longer(builder, second, -1, product.padded_columns),
+                ]
+            whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
+            return without_padding(builder, fallback(builder, whole), call)
+
+        return legalized
+
+
+def filters_of(call: relax.Call, traits: CpuTraits) -> Filters | None:
+    """The filters of a convolution; None if they cannot be padded."""
+    weights = known_weights(call)
+    if weights is None:
+        return None
+    *kernel, filters = weights
+    points, given = prod(extents_of(call)[:-1]), prod(extents_of(call.args[0]))
+    return Filters(filters, prod(kernel), points, given, traits.lanes(FLOAT))
+
+
+def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
+    """The product of a call of ``relax.matmul``; None if it cannot be padded."""
+    is_float = all(str(each.ty.dtype) == FLOAT for each in (*call.args, call))
+    if not is_float or is_constant(call.args[0]):
+        return None
+    first, second = map(extents_of, call.args)
+    if is_constant(call.args[1]):
+        if len(second) != _MATRIX or len(first) < _MATRIX:
+            return None
+        return Product(1, prod(first[:-1]), first[-1], second[-1], traits, is_weighted=True)
+    is_plain = len(first) == len(second) > 1 and first[:-2] == second[:-2]
+    if not is_plain:
+        return None
+    return Product(prod(first[:-2]), first[-2], first[-1], second[-1], traits)
+
+
+def known_weights(call: relax.Call) -> list[int] | None:
+    """The shape of a convolution's weights: kernel rows, kernel columns, channels, filters.
+
+    None unless the convolution is in NHWC and ungrouped, and its weights are a float32 constant.
+    """
+    weights, attributes = call.args[1], call.attrs
+    if not is_constant(weights) or int(attributes.groups) != 1:
+        return None
+    if (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+        return None
+    return extents_of(weights) if str(weights.value.dtype) == FLOAT else None
+
+
+def without_padding(
+    builder: relax.BlockBuilder, padded: relax.Expr, call: relax.Call
+) -> relax.Call:
+    """Drop the padding at the end of a result's axes: keep the shape of the original call's."""
+    shape = extents_of(call)
+
+    def unpadded(given: te.Tensor) -> te.Tensor:
+        return te.compute(shape, lambda *place: given(*place), name=UNPADDED)
+
+    return injective(builder, unpadded, builder.emit(padded), UNPADDED)
+
+
+def injective(
+    builder: relax.BlockBuilder,
+    compute: Callable[[te.Tensor], te.Tensor],
+    given: relax.Expr,
+    name: str,
+) -> relax.Call:
+    """Call a kernel that is fused with elementwise operators, not into convolutions and products.
+
+    There, vectors would end within the results of one pixel.
+    """
+    attributes = {"op_pattern": INJECTIVE}
+    return builder.call_te(compute, given, primfunc_name_hint=name, primfunc_attrs=attributes)
+
+
+def _wider(weights: relax.Expr, extent: int) -> relax.Expr:
+    """Weights whose last axis is padded with zeros."""
+    array = known_array(weights)
+    more = [(0, 0)] * (array.ndim - 1) + [(0, extent - array.shape[-1])]
+    return relax.const(np.pad(array, more))
+
+
+def _longer(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent: int) -> relax.Expr:
+    """An operand that is padded with zeros at the end of an axis."""
+    shape = extents_of(operand)
+    if shape[axis] == extent:
+        return operand
+    wide = [*shape]
+    wide[axis] = extent
+
+    def filled_up(given: te.Tensor) -> te.Tensor:
+        zero = tvm.tirx.const(0, FLOAT)
+        return te.compute(
+            wide,
+            lambda *at: tvm.tirx.if_then_else(at[axis] < shape[axis], given(*at), zero),
+            name=_PADDED,
+        )
+
+    return builder.emit(injective(builder, filled_up, operand, _PADDED))

@@ -1,1 +1,0 @@
-"""Converters of ONNX operators that read between the pixels of an image, or resize it."""

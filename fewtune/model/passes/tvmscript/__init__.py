@@ -1,1 +1,0 @@
-"""Kernels written in TVMScript: their loops and branches depend on values."""

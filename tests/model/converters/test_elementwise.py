@@ -1,0 +1,132 @@
+"""Operators between convolutions keep the layout, and their results."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from fewtune.model.lower import lower
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.task.calls import call_counts
+from fewtune.tvm_compat.onnx_importer import with_converters
+from fewtune.verify.session import run_onnxruntime
+from tests import tuned_tiny
+from tests.tiny_models import make_model, random_weight
+
+
+def between_convolutions(operator: str, constants: dict[str, float], attributes: dict) -> object:
+    """Convolution, the operator, convolution; ``constants`` are its inputs after the first."""
+    random = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("Conv", ["input", "first"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node(operator, ["a", *constants], ["b"], name="between", **attributes),
+        helper.make_node("Conv", ["b", "second"], ["output"], name="second", pads=[1] * 4),
+    ]
+    weights = {
+        "first": random_weight(random, 8, 4, 3, 3),
+        "second": random_weight(random, 8, 8, 3, 3),
+        **{name: np.float32(value) for name, value in constants.items() if name},
+    }
+    return make_model(nodes, {"input": [1, 4, 8, 8]}, {"output": [1, 8, 8, 8]}, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operator", "constants", "attributes"),
+    [
+        ("Clip", {"least": 0.0, "most": 0.5}, {}),
+        ("Clip", {"": 0.0, "most": 0.25}, {}),
+        ("Clip", {"least": -0.5}, {}),
+        ("LeakyRelu", {}, {"alpha": 0.1}),
+        ("LeakyRelu", {}, {"alpha": 1.5}),
+        ("HardSigmoid", {}, {"alpha": 0.3}),
+        ("HardSwish", {}, {}),
+    ],
+)
+def test_activations_leave_no_transposes(
+    operator: str, constants: dict[str, float], attributes: dict
+) -> None:
+    model = between_convolutions(operator, constants, attributes)
+    lowered = lower(model, tuned_tiny.target(), "NHWC")
+    transposes = sum(n for name, n in call_counts(lowered).items() if "transpose" in name)
+    # One at each end of the network. A slope above 1 is no maximum, so TVM's converter is used.
+    assert transposes == 2 or attributes.get("alpha") == 1.5
+    data = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"input": data})
+    executable = build_executable(lowered, tuned_tiny.target())
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_max_and_min_of_two_activations_are_fused(operator: str) -> None:
+    model = make_model(
+        [
+            helper.make_node("Conv", ["input", "one"], ["a"], name="one"),
+            helper.make_node("Conv", ["input", "two"], ["b"], name="two"),
+            helper.make_node(operator, ["a", "b"], ["output"], name="either"),
+        ],
+        {"input": [1, 4, 8, 8]},
+        {"output": [1, 8, 8, 8]},
+        {
+            name: random_weight(np.random.default_rng(n), 8, 4, 1, 1)
+            for n, name in enumerate(("one", "two"))
+        },
+    )
+    counts = call_counts(lower(model, tuned_tiny.target(), "NHWC"))
+    fused = {"Max": "fused_conv2d_maximum", "Min": "fused_conv2d_minimum"}[operator]
+    assert counts[fused] == 1
+
+
+def test_a_cast_to_the_type_of_another_value_is_converted() -> None:
+    nodes = [
+        helper.make_node("CastLike", ["input", "like"], ["a"], name="cast"),
+        helper.make_node("Relu", ["a"], ["output"], name="relu"),
+    ]
+    like = {"like": np.zeros(1, np.float32)}
+    model = make_model(nodes, {"input": [1, 4]}, {"output": [1, 4]}, like)
+    assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
+
+
+def test_the_importer_is_restored_afterwards() -> None:
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    theirs = onnx_frontend._get_convert_map
+    with pytest.raises(ZeroDivisionError), with_converters({}, lambda *_: nullcontext()):
+        assert onnx_frontend._get_convert_map is not theirs
+        raise ZeroDivisionError
+    assert onnx_frontend._get_convert_map is theirs
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("select_last_index", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_arg_max_of_equal_values_is_an_index(
+    operator: str, select_last_index: int, dtype: type
+) -> None:
+    limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
+    data = np.array([[limits.min] * 5, [limits.max] * 5, [1, 0, 1, 0, 1]], dtype)
+    node = helper.make_node(
+        operator, ["input"], ["output"], axis=1, select_last_index=select_last_index
+    )
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    shapes = {"input": [3, 5]}, {"output": [3, 1]}
+    model = make_model([node], *shapes, element_type=TensorProto.INT64, input_type=kind)
+    executable = build_executable(lower(model, tuned_tiny.target(), "NCHW"), tuned_tiny.target())
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_array_equal(actual, run_onnxruntime(model, {"input": data}, 1)[0])
+
+
+def test_a_clip_by_constants_of_any_rank() -> None:
+    bounds = {"least": np.zeros(1, np.float32), "most": np.ones(1, np.float32)}
+    node = helper.make_node("Clip", ["input", *bounds], ["output"], name="clip")
+    model = make_model([node], {"input": [1, 4]}, {"output": [1, 4]}, bounds)
+    # Here, no optional step catches an exception of a converter.
+    executable = build_executable(lower(model, tuned_tiny.target(), "NHWC"), tuned_tiny.target())
+    data = np.array([[-1, 0.5, 1, 2]], np.float32)
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_array_equal(actual, data.clip(0, 1))

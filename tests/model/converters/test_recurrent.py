@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from fewtune.errors import VerificationError
+from fewtune.model.converters.recurrent_kernel import CELLS, GATES, Recurrence
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph import simplify
+from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.process.optional_steps import OptionalSteps
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import set_threads
+from fewtune.task.calls import call_counts
+from fewtune.verify.session import run_onnxruntime
+from tests.made.layers import layer
+from tests.made.recurrent import TARGET, kernels
+
+TRAITS = CpuTraits.of(TARGET)
+GRU = {"linear_before_reset": 1}
+
+
+def shaped(kind, **given):
+    """A layer whose values have known shapes, and its feeds."""
+    model, feeds = layer(kind, **given)
+    return simplify.with_shapes(model), feeds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("LSTM", {}),
+        ("LSTM", {"direction": "reverse", "bias": False, "states": False, "batch": 1}),
+        ("LSTM", {"direction": "bidirectional", "hidden": 16, "lengths": [5, 5, 5]}),
+        ("GRU", {"direction": "bidirectional", **GRU}),
+        ("GRU", {"direction": "reverse", "hidden": 8, "bias": False, **GRU}),
+        ("GRU", {"direction": "bidirectional", "hidden": 17, "batch": 1, "states": False, **GRU}),
+        ("RNN", {"direction": "bidirectional", "outputs": ["", "last"]}),
+        ("RNN", {"states": False, "batch": 4, "activations": ["Tanh"]}),
+    ],
+)
+def test_one_kernel_computes_all_steps(kind, given) -> None:
+    counts = kernels(*shaped(kind, **given))
+    assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
+    assert sum(count for name, count in counts.items() if "matmul" in name) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "given", "direction", "hidden"),
+    [
+        ("LSTM", {}, "reverse", 200),
+        ("LSTM", {}, "bidirectional", 312),
+        ("GRU", GRU, "reverse", 216),
+        ("GRU", GRU, "bidirectional", 360),
+        ("RNN", {}, "reverse", 376),
+        ("RNN", {}, "bidirectional", 616),
+    ],
+)
+def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
+    """An odd number of panels, and two threads that wait for each other at every step."""
+    directions = 2 if direction == "bidirectional" else 1
+    sizes = Recurrence(kind, 12, 2, directions, hidden)
+    assert sizes.workers(2) == 2
+    assert hidden // TRAITS.lanes("float32") % 2 == 1
+    set_threads(2)
+    kernels(*shaped(kind, steps=12, direction=direction, hidden=hidden, batch=2, **given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("LSTM", {"peepholes": True}),
+        ("LSTM", {"clip": 0.3}),
+        ("LSTM", {"input_forget": 1}),
+        ("LSTM", {"lengths": [5, 2, 3]}),
+        ("LSTM", {"batch": 5}),
+        ("GRU", {"lengths": [5, 0, 3], **GRU}),
+        ("GRU", {}),
+        ("RNN", {"activations": ["Relu"]}),
+        ("RNN", {"steps": 1}),
+    ],
+)
+def test_other_layers_are_unrolled(kind, given) -> None:
+    assert not any("recurrence" in name for name in kernels(*shaped(kind, **given)))
+
+
+def test_without_the_step_layers_are_unrolled() -> None:
+    model, _ = layer("LSTM")
+    bound = bind_shapes(simplify.with_shapes(model), {}, {})
+    steps = OptionalSteps({simplify.RECURRENT_LAYERS: "not wanted"})
+    found = [simplify.with_layers(bound, steps), simplify.unrolled(simplify.with_layers(bound))]
+    for graph in found:
+        assert "LSTM" not in {node.op_type for node in graph.graph.node}
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
+    model, feeds = layer("LSTM", batch=1)
+    bound = bind_shapes(simplify.with_shapes(model), {}, {})
+    wanted = run_onnxruntime(model, feeds, 1)
+    cell, _ = CELLS["LSTM"]
+    monkeypatch.setitem(CELLS, "LSTM", (cell, lambda *given: given[-1]))
+
+    def check(compiled):
+        ours = compiled.outputs([feeds["x"]])
+        if any(np.abs(a - b).max() > 1e-4 for a, b in zip(ours, wanted, strict=True)):
+            raise VerificationError("a state is its cell")
+
+    made = lower_checked(bound, TARGET, ImportOptions(), check)
+    assert made.left_out == {simplify.RECURRENT_LAYERS: "a state is its cell"}
+    assert "recurrence" not in call_counts(made.module)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "directions", "threads", "workers"),
+    [(32, 2, 2, 1), (128, 2, 2, 1), (512, 2, 2, 2), (400, 1, 2, 2), (512, 1, 1, 1), (512, 2, 8, 8)],
+)
+def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
+    hidden, directions, threads, workers
+) -> None:
+    assert Recurrence("LSTM", 20, 1, directions, hidden).workers(threads) == workers
+
+
+def test_sums_stay_in_registers() -> None:
+    for kind in ("LSTM", "GRU", "RNN"):
+        for batch in (1, 2, 3, 4):
+            rows, unrolled = Recurrence(kind, 20, batch, 1, 64).tile(TRAITS)
+            assert batch % rows == 0
+            assert rows * unrolled * GATES[kind] <= TRAITS.registers

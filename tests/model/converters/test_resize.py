@@ -1,0 +1,200 @@
+"""Resize as onnxruntime computes it: every mode, by fractions, in one to three dimensions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fewtune.errors import InputError
+from fewtune.model.converters.resize import COORDINATES, Line, Method, taps
+from fewtune.model.lower import lower
+from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.verify.session import run_onnxruntime
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+KNOWN = sorted(COORDINATES.keys() - {"tf_half_pixel_for_nn"})
+
+
+def resize_model(
+    shape: list[int],
+    scales: list[float] | None = None,
+    sizes: list[int] | None = None,
+    roi: list[float] | None = None,
+    opset: int = 19,
+    **attributes: Any,
+) -> ModelProto:
+    constants = [numpy_helper.from_array(np.array(roi or [], np.float32), "roi")]
+    names = ["x", "roi", "", ""]
+    if scales is not None:
+        names[2] = "scales"
+        constants.append(numpy_helper.from_array(np.array(scales, np.float32), "scales"))
+    if sizes is not None:
+        names[3] = "sizes"
+        constants.append(numpy_helper.from_array(np.array(sizes, np.int64), "sizes"))
+    while not names[-1]:
+        names.pop()
+    graph = helper.make_graph(
+        [helper.make_node("Resize", names, ["y"], name="resize", **attributes)],
+        "resize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def compiled(model: ModelProto, x: np.ndarray) -> np.ndarray:
+    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NCHW")
+    return CompiledModel(build_executable(lowered, TARGET), TARGET).outputs([x])[0]
+
+
+@pytest.mark.parametrize("coordinates", KNOWN)
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_the_nearest_is_onnxruntimes(coordinates: str, rounding: str) -> None:
+    for extent, resized in [(5, 13), (13, 5), (7, 7), (1, 4), (6, 1), (15, 2), (10, 29), (3, 8)]:
+        x = np.arange(extent, dtype=np.float32).reshape(1, 1, extent)
+        model = resize_model(
+            [1, 1, extent],
+            sizes=[1, 1, resized],
+            mode="nearest",
+            coordinate_transformation_mode=coordinates,
+            nearest_mode=rounding,
+        )
+        line = Line(2, extent, resized, np.float32(resized / extent))
+        found = taps(line, Method("nearest", coordinates, rounding))
+        (expected,) = run_onnxruntime(model, {"x": x}, 1)
+        np.testing.assert_array_equal(found.places[:, 0], expected.ravel())
+
+
+@pytest.mark.parametrize("coordinates", KNOWN)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_weights_are_onnxruntimes(coordinates: str, mode: str) -> None:
+    for scale in (1.9, 0.6, 1 / 3):
+        x = np.random.default_rng(0).standard_normal((1, 1, 1, 12)).astype(np.float32)
+        model = resize_model(
+            [1, 1, 1, 12],
+            scales=[1, 1, 1, scale],
+            mode=mode,
+            coordinate_transformation_mode=coordinates,
+        )
+        (expected,) = run_onnxruntime(model, {"x": x}, 1)
+        line = Line(3, 12, expected.shape[-1], np.float32(scale))
+        found = taps(line, Method(mode, coordinates))
+        resized = (x[0, 0, 0][found.places] * found.weights).sum(axis=1)
+        np.testing.assert_allclose(resized, expected.ravel(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [
+        ([1, 3, 12, 12], {"scales": [1, 1, 2, 2], "mode": "linear"}),
+        ([1, 3, 11, 9], {"sizes": [1, 3, 26, 20], "mode": "nearest", "nearest_mode": "floor"}),
+        ([1, 3, 11, 9], {"scales": [1, 1, 0.7, 2], "mode": "cubic"}),
+        ([1, 3, 11, 9], {"sizes": [1, 3, 22, 9], "mode": "cubic"}),
+        ([2, 3, 7], {"scales": [1, 1, 2.5], "mode": "linear"}),
+        ([1, 2, 4, 5, 3], {"scales": [1, 1, 1.5, 2, 0.7], "mode": "linear"}),
+        ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
+    ],
+)
+def test_a_compiled_resize_is_right(shape: list[int], given: dict[str, Any]) -> None:
+    model = resize_model(shape, **given)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    (expected,) = run_onnxruntime(model, {"x": x}, 1)
+    np.testing.assert_allclose(compiled(model, x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"antialias": 1, "mode": "linear"},
+        {"keep_aspect_ratio_policy": "not_larger"},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"},
+    ],
+)
+def test_a_rare_mode_is_refused_by_name(given: dict[str, Any]) -> None:
+    model = resize_model([1, 1, 4, 4], sizes=[1, 1, 2, 3], roi=[0.0] * 4 + [1.0] * 4, **given)
+    with pytest.raises(InputError, match="Resize 'resize': .*onnxruntime serves such a model"):
+        lower(model, TARGET, "NCHW")
+
+
+def test_between_convolutions_a_resize_takes_their_layout_and_fuses() -> None:
+    generator = np.random.default_rng(2)
+    weights = [generator.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for _ in range(2)]
+    constants = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
+    constants.append(numpy_helper.from_array(np.array([], np.float32), "roi"))
+    constants.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Resize", ["a", "roi", "scales"], ["b"], mode="linear"),
+        helper.make_node("Sigmoid", ["b"], ["c"]),
+        helper.make_node("Conv", ["c", "w1"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "between",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = generator.standard_normal((1, 8, 9, 9)).astype(np.float32)
+    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
+    kernels = [variable.name_hint for variable, _ in lowered.functions_items()]
+    assert any(re.fullmatch("fused_resize_.*sigmoid", kernel) for kernel in kernels)
+    assert sum("transpose" in kernel for kernel in kernels) <= 2
+    scheduled = apply_default_schedules(lowered, kernels, TARGET)
+    (expected,) = run_onnxruntime(model, {"x": x}, 1)
+    for module in (lowered, scheduled):
+        actual = CompiledModel(build_executable(module, TARGET), TARGET).outputs([x])[0]
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_scales_that_are_computed_are_refused_by_name() -> None:
+    model = resize_model([1, 1, 4, 4], scales=[1, 1, 2, 2])
+    del model.graph.initializer[1]
+    model.graph.input.append(helper.make_tensor_value_info("scales", TensorProto.FLOAT, [4]))
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 8, 8])
+    )
+    with pytest.raises(InputError, match="Resize 'resize'"):
+        lower(model, TARGET, "NCHW")
+
+
+def test_sorting_and_scanning_are_right_and_ties_go_to_the_first() -> None:
+    constants = [
+        numpy_helper.from_array(np.array([3], np.int64), "k"),
+        numpy_helper.from_array(np.array(1, np.int64), "axis"),
+    ]
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["most", "most_at"], axis=1),
+        helper.make_node("TopK", ["x", "k"], ["least", "least_at"], axis=0, largest=0),
+        helper.make_node("CumSum", ["x", "axis"], ["sums"], exclusive=1, reverse=1),
+    ]
+    names = ["most", "most_at", "least", "least_at", "sums"]
+    graph = helper.make_graph(
+        nodes,
+        "sorting",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 40])],
+        [
+            helper.make_tensor_value_info(
+                name, TensorProto.INT64 if name.endswith("at") else TensorProto.FLOAT, None
+            )
+            for name in names
+        ],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = np.random.default_rng(3).integers(0, 6, (5, 40)).astype(np.float32)
+    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NCHW")
+    actual = CompiledModel(build_executable(lowered, TARGET), TARGET).outputs([x])
+    for given, wanted in zip(actual, run_onnxruntime(model, {"x": x}, 1), strict=True):
+        np.testing.assert_array_equal(given, wanted)

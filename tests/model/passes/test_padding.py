@@ -1,0 +1,219 @@
+"""Padded convolutions and products give the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.model.import_model import read_lowered
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.passes import winograd
+from fewtune.model.passes.padding import Filters, Product
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.task.calls import call_counts
+from fewtune.task.extract import extract_tasks
+from tests import tuned_tiny
+from tests.model.passes.test_winograd import convolution_model, error_of, scheduled
+from tests.model.test_import_model import imported
+from tests.tiny_models import make_model, random_weight
+
+BOUND = 2e-5
+WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "filters", "lanes", "gains"),
+    [
+        (13, 512, 1000, 16, True),  # SqueezeNet's classifier: 125 half vectors
+        (13, 512, 1000, 8, False),  # 125 full ones
+        (52, 256, 75, 16, True),  # a detector's head: no vector at all
+        (
+            56,
+            144,
+            24,
+            16,
+            False,
+        ),  # half vectors, but a third of padding, and one more pass over the result
+        (56, 64, 64, 16, False),  # four full vectors
+        (13, 16, 8, 16, False),  # not worth another kernel
+    ],
+)
+def test_filters_are_padded_where_that_is_expected_to_pay(
+    size: int, channels: int, filters: int, lanes: int, gains: bool
+) -> None:
+    assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
+
+
+def test_padded_filters_are_counted() -> None:
+    filters = Filters(75, 256, 10, 2560, 16)
+    assert filters.padded == 80
+    assert filters.added_flops == 2 * 10 * 256 * 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "depth"),
+    [
+        ({"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}, 128),
+        ({"strides": [2, 2]}, 9 * 128),
+    ],
+)
+def test_a_padded_convolution_gives_the_same_result(
+    settings: dict[str, object], depth: int, tmp_path: Path
+) -> None:
+    model = convolution_model((40, 40), channels=128, filters=75, **settings)
+    report = imported(model, tmp_path)
+    assert (report.padded, report.winograd) == (1, 0)
+    assert report.max_relative_error < BOUND
+    points = int(np.prod(report.outputs[0].shape)) // 75
+    assert report.saved_flops == -2 * points * depth * 5
+    lowered = read_lowered(tmp_path / "import")
+    tasks = {task.info.operator: task.info for task in extract_tasks(lowered, tuned_tiny.target())}
+    assert tasks["conv2d"].shapes[-1][-1] == 80
+    # The kernel that drops the padding computes bias and activation.
+    (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
+    assert "add" in rest
+    assert "relu" in rest
+
+
+@pytest.mark.slow
+def test_a_grouped_convolution_is_left_alone(tmp_path: Path) -> None:
+    model = convolution_model((40, 40), channels=130, filters=130, group=2)
+    assert imported(model, tmp_path).padded == 0
+
+
+@pytest.mark.slow
+def test_padding_stays_if_transforms_are_left_out(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    weights = {
+        "first": random_weight(generator, 64, 64, 3, 3),
+        "second": random_weight(generator, 75, 64, 1, 1),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["between"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["between", "second"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [1, 64, 40, 40]}, {"y": None}, weights)
+    wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
+    with mock.patch.object(winograd, "TRANSFORMS", wrong):
+        report = imported(model, tmp_path)
+    assert (report.layout, report.winograd, report.padded) == ("NHWC", 0, 1)
+    assert len(report.left_out) == 1
+    assert report.left_out[0].startswith("winograd: ")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: convolution_model((40, 40), 128, 75, kernel_shape=[1, 1], pads=[0, 0, 0, 0]),
+        lambda: attention(197),
+    ],
+    ids=["filters", "products"],
+)
+def test_never_pads_nothing(make: Callable[[], ModelProto], tmp_path: Path) -> None:
+    report = imported(make(), tmp_path, ImportOptions(pad_filters="never"))
+    assert (report.padded, report.saved_flops) == (0, 0)
+    assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "unpadded" in n]
+
+
+def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
+    """Scores, their softmax, and the mixture of the values."""
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["turned"], name="turned", perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "turned"], ["scores"], name="scores"),
+        helper.make_node("Softmax", ["scores"], ["weights"], name="weights", axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"], name="y"),
+    ]
+    inputs = {name: [1, heads, tokens, size] for name in "qkv"}
+    # A model without weights is refused: no check of it could show a fault.
+    nodes.append(helper.make_node("Add", ["y", "bias"], ["z"], name="z"))
+    bias = {"bias": random_weight(np.random.default_rng(0), size)}
+    return make_model(nodes, inputs, {"z": None}, bias, opset=13)
+
+
+@pytest.mark.parametrize("traits", [WIDE, NARROW], ids=["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("sizes", "is_weighted", "gains"),
+    [
+        ((3, 197, 64, 197), False, True),  # ViT-Tiny's scores
+        ((3, 197, 197, 64), False, True),  # and what they mix
+        ((16, 257, 64, 257), False, True),  # CLIP's, patches of 14
+        ((4, 128, 64, 128), False, False),  # full tiles as they are
+        ((12, 1, 64, 197), False, False),  # one token more: a product with a vector
+        ((1, 7, 7, 7), False, False),  # not worth three more kernels
+        ((1, 20, 1024, 8210), True, True),  # characters of a captcha reader
+        ((1, 40, 120, 6625), True, True),  # and of PP-OCR
+        ((1, 1, 2048, 1000), True, False),  # a classifier reads its weights once
+        ((1, 128, 384, 1536), True, False),  # full vectors as they are
+        ((1, 197, 192, 10), True, False),  # few columns
+    ],
+)
+def test_products_are_padded_where_that_is_expected_to_pay(
+    traits: CpuTraits, sizes: tuple[int, int, int, int], is_weighted: bool, gains: bool
+) -> None:
+    product = Product(*sizes, traits, is_weighted)
+    assert product.gains is gains
+    assert product.padded_columns % traits.lanes("float32") == 0
+    assert product.padded_rows == product.rows or not is_weighted
+
+
+def test_padded_rows_and_columns_are_counted() -> None:
+    product = Product(3, 197, 64, 197, WIDE)
+    assert (product.padded_rows, product.padded_columns) == (198, 208)
+    assert product.added_flops == 2 * 3 * 64 * (198 * 208 - 197 * 197)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [197, 211])
+def test_padded_attention_gives_the_same_result(tokens: int, tmp_path: Path) -> None:
+    model = attention(tokens)
+    report = imported(model, tmp_path)
+    assert report.padded == 2
+    assert report.saved_flops < 0
+    assert report.max_relative_error < BOUND
+    lowered = read_lowered(tmp_path / "import")
+    target = tuned_tiny.target()
+    lanes = CpuTraits.of(target).lanes("float32")
+    tasks = [task.info for task in extract_tasks(lowered, target)]
+    products = {task.shapes[-1][-1]: task.shapes for task in tasks if task.anchor == "matmul"}
+    assert set(products) == {-(-tokens // lanes) * lanes, 64}
+    assert all(shapes[0][-2] > tokens for shapes in products.values())
+    # The transpose of the keys pads them; the bias is added without padding.
+    kernels = list(call_counts(lowered))
+    assert any("transpose" in name and "padded" in name for name in kernels)
+    assert any("unpadded" in name and "add" in name for name in kernels)
+    assert error_of(model, scheduled(lowered)) < BOUND
+
+
+def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["constant"], name="constant"),
+        helper.make_node("MatMul", ["constant", "other"], ["y"], name="y"),
+    ]
+    inputs = {"x": [3, 197, 64], "other": [197, 197]}
+    weight = {"weight": random_weight(generator, 64, 197)}
+    model = make_model(nodes, inputs, {"y": None}, weight, opset=13)
+    report = imported(model, tmp_path)
+    assert report.padded == 1
+    assert report.max_relative_error < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
+def test_widened_weights_give_the_same_result(shape: list[int], tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="classes"),
+        helper.make_node("Add", ["m", "c"], ["y"], name="offset"),
+    ]
+    model = make_model(nodes, {"x": shape}, {"y": None}, weights, opset=13)
+    report = imported(model, tmp_path)
+    assert report.padded == 1
+    assert report.max_relative_error < BOUND

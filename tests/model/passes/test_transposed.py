@@ -1,0 +1,155 @@
+"""Transposed convolutions by their phases: the same result, without products with zeros."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.errors import VerificationError
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower import TRANSPOSED, lower
+from fewtune.model.lower_checked import lower_checked
+from fewtune.model.passes import transposed
+from fewtune.model.passes.transposed import Axis
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.process.optional_steps import OptionalSteps
+from fewtune.runtime.tvm import tvm
+from fewtune.task.calls import call_counts
+from fewtune.verify.session import run_onnxruntime
+from tests import tuned_tiny
+from tests.model.passes.test_winograd import BOUND, error_of, scheduled
+from tests.tiny_models import make_model, random_weight
+
+
+def model_of(
+    data: tuple[int, ...], kernel: tuple[int, ...], is_constant: bool = True, **attributes: object
+) -> ModelProto:
+    """A transposed convolution with bias and activation."""
+    generator = np.random.default_rng(1)
+    group = int(attributes.get("group", 1))
+    weights = {"bias": generator.standard_normal(kernel[1] * group).astype(np.float32)}
+    inputs: dict[str, list[int | str]] = {"x": [*data]}
+    if is_constant:
+        weights["weight"] = random_weight(generator, *kernel)
+    else:
+        inputs["weight"] = [*kernel]
+    node = helper.make_node("ConvTranspose", ["x", "weight", "bias"], ["sum"], **attributes)
+    relu = helper.make_node("Relu", ["sum"], ["y"])
+    return make_model([node, relu], inputs, {"y": None}, weights)
+
+
+def lowered(model: ModelProto, steps: OptionalSteps | None = None) -> tvm.IRModule:
+    simplified = prepare.simplify(bind_shapes(model, {}, {}))
+    return lower(simplified, tuned_tiny.target(), "NHWC", steps=steps)
+
+
+def test_each_phase_has_the_taps_that_meet_the_input() -> None:
+    # Two of four taps each; the first row is the second phase of a row before the input.
+    axis = Axis(given=5, result=10, kernel=4, stride=2, cut=1)
+    assert (axis.taps, axis.shift, axis.padding) == (2, 1, (1, 1))
+    # Neither phases nor a border overlap.
+    assert Axis(given=5, result=10, kernel=2, stride=2, cut=0).padding == (0, 0)
+    # A stride of one is a convolution with its padding the other way round.
+    assert Axis(given=5, result=5, kernel=3, stride=1, cut=1).padding == (1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "kernel", "attributes"),
+    [
+        ((1, 5, 6, 7), (5, 7, 2, 2), {"strides": [2, 2]}),
+        ((2, 8, 5, 6), (8, 16, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        (
+            (1, 8, 5, 6),
+            (8, 3, 3, 3),
+            {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
+        ),
+        ((1, 8, 5, 6), (8, 17, 3, 5), {"strides": [3, 2], "pads": [0, 1, 1, 2]}),
+        ((1, 4, 5, 5), (4, 16, 1, 3), {"strides": [2, 2]}),
+        ((1, 6, 4, 9), (6, 1, 2, 2), {"strides": [2, 2]}),
+    ],
+)
+def test_phases_agree_with_onnxruntime(
+    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    model = model_of(data, kernel, **attributes)
+    module = lowered(model)
+    names = call_counts(module)
+    assert any("conv2d" in name for name in names)
+    assert not any("conv2d_transpose" in name for name in names)
+    (places,) = (name for name in names if "depth_to_space" in name)
+    assert "add" in places
+    assert "relu" in places
+    assert error_of(model, module) < BOUND
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "kernel", "attributes"),
+    [
+        ((1, 3, 4, 5), (3, 16, 5, 3), {"pads": [2, 1, 2, 1]}),
+        ((1, 16, 1, 1), (16, 8, 4, 4), {}),
+        ((1, 4, 5, 5), (4, 6, 3, 3), {"dilations": [2, 2], "strides": [2, 2]}),
+        ((2, 6, 11), (6, 8, 16), {"strides": [8], "pads": [4, 4]}),
+    ],
+)
+def test_strides_of_one_single_elements_dilations_and_rows_agree(
+    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    model = model_of(data, kernel, **attributes)
+    module = lowered(model)
+    assert not any("conv2d_transpose" in name for name in call_counts(module))
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "kernel", "attributes"),
+    [
+        ((1, 4, 5, 5), (4, 2, 3, 3), {"strides": [2, 2], "group": 2}),
+        ((1, 4, 5, 5), (4, 3, 2, 2), {"strides": [2, 2], "is_constant": False}),
+        ((1, 4, 5, 5), (4, 3, 2, 2), {"strides": [2, 2], "pads": [2, 2, 0, 0]}),
+        ((2, 16, 4, 3), (16, 1, 2, 2), {"strides": [2, 2], "group": 16}),
+        ((1, 4, 3, 3, 3), (4, 3, 2, 2, 2), {"strides": [2, 2, 2]}),
+    ],
+)
+def test_others_are_left_to_tvm(
+    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    model = model_of(data, kernel, **attributes)
+    module = lowered(model)
+    names = call_counts(module)
+    assert any(re.search(r"conv\dd_transpose", name) for name in names)
+    assert not any("depth_to_space" in name for name in names)
+    assert error_of(model, module) < BOUND
+
+
+@pytest.mark.slow
+def test_without_the_step_all_are_left_to_tvm() -> None:
+    model = model_of((1, 4, 5, 5), (4, 16, 2, 2), strides=[2, 2])
+    module = lowered(model, OptionalSteps({TRANSPOSED: "not wanted"}))
+    assert any("conv2d_transpose" in name for name in call_counts(module))
+
+
+@pytest.mark.slow
+def test_wrong_phases_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of((1, 4, 5, 5), (4, 16, 4, 4), strides=[2, 2])
+    bound = bind_shapes(model, {}, {})
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 5, 5)).astype(np.float32)}
+    (wanted,) = run_onnxruntime(bound, feeds, 1)
+    kernels = transposed.phase_kernels
+    monkeypatch.setattr(transposed, "phase_kernels", lambda *given: kernels(*given)[::-1])
+
+    def check(compiled):  # type: ignore[no-untyped-def]
+        (ours,) = compiled.outputs([feeds["x"]])
+        if np.abs(ours - wanted).max() > 1e-4:
+            raise VerificationError("rows are in the wrong phase")
+
+    made = lower_checked(bound, tuned_tiny.target(), ImportOptions(), check)
+    assert made.left_out == {TRANSPOSED: "rows are in the wrong phase"}
+    assert any("conv2d_transpose" in name for name in call_counts(made.module))

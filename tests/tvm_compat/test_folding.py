@@ -1,0 +1,50 @@
+"""Constants are folded as by optimized code, and what else is built stays optimized."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from fewtune.model import lower as lowering
+from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.tvm_compat.folding import unoptimized_folding
+from tests.tiny_models import tiny_convolutional_model
+from tests.tuned_tiny import target
+
+
+def test_folded_constants_are_the_same_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = simplify(bind_shapes(tiny_convolutional_model(), {}, {}))
+    quick = lowering.lower(model, target(), "NHWC")
+    monkeypatch.setattr(lowering, "unoptimized_folding", nullcontext)
+    assert tvm.ir.save_json(quick) == tvm.ir.save_json(lowering.lower(model, target(), "NHWC"))
+
+
+def test_after_a_fault_too_tvm_builds_as_before() -> None:
+    build = tvm.get_global_func("tirx.build")
+    with pytest.raises(ZeroDivisionError), unoptimized_folding():
+        assert not tvm.get_global_func("tirx.build").same_as(build)
+        raise ZeroDivisionError
+    assert tvm.get_global_func("tirx.build").same_as(build)
+
+
+def test_kernels_that_fold_constants_are_not_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    build = tvm.get_global_func("tirx.build")
+
+    def recorded(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+        seen.append(str(target))
+        return build(module, target)
+
+    monkeypatch.setattr(tvm, "get_global_func", lambda _: recorded)
+    function = relax.BlockBuilder()
+    with function.function("main", []):
+        added = relax.op.add(relax.const(1.0), relax.const(2.0))
+        function.emit_func_output(function.emit(added))
+    with unoptimized_folding():
+        relax.transform.FoldConstant()(relax.transform.LegalizeOps()(function.get()))
+    assert seen
+    assert [each for each in seen if '"opt-level":0' not in each] == []
