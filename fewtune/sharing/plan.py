@@ -31,7 +31,6 @@ def plan(
     options: ShareOptions,
     rules: SharingRules,
     *,
-    is_checked: bool,
     bank: Bank | None = None,
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
@@ -48,8 +47,6 @@ def plan(
         The tuning log.
     options : ShareOptions
     rules : SharingRules
-    is_checked : bool
-        Whether the candidates of the log were checked.
     bank : Bank, optional
         Needed if the selection takes schedules from it.
     bank_directory, model_directory : Path, optional
@@ -74,7 +71,7 @@ def plan(
         takers=takers,
         donations={**searched, **_banked(selection, bank, options)},
         known=_known(selection, by_name, bank, options),
-        tuned=_earlier(tuned, records, True if is_checked else None),
+        tuned=_earlier(tuned, records),
         options=options,
         bank=bank_directory,
         model=model_directory,
@@ -115,22 +112,15 @@ def _records(database: ms.database.Database, task: Task) -> _Records:
     return split
 
 
-def _earlier(
-    tuned: TuneReport, records: dict[str, _Records], is_checked: bool | None
-) -> dict[str, PriorResult]:
-    """The result of each representative that has a schedule, by its name.
-
-    ``is_checked`` is None for logs of earlier versions: the session then checks them.
-    """
+def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, PriorResult]:
+    """The result of each representative that has a schedule, by its name."""
     found = {}
     for line in tuned.tasks:
         known = records.get(line.task)
         if known is not None and known.searched:
-            default = next(
-                (Trial.from_record(each, is_checked=is_checked) for each in known.default), None
-            )
+            default = next(map(Trial.from_record, known.default), None)
             finished = "crashed while it was tuned" if line.status == "crashed" else None
-            trials = [Trial.from_record(each, is_checked=is_checked) for each in known.searched]
+            trials = list(map(Trial.from_record, known.searched))
             found[line.task] = PriorResult(trials, default, finished)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, LogInfo, Selection, ShareReport, TuneReport
 from fewtune.bank.bank import Bank
+from fewtune.errors import InputError
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
 from fewtune.predictor import chosen_digest
@@ -75,6 +76,10 @@ def share_schedules(
     """
     by_name = {task.info.name: task for task in tasks}
     require_own(tune_directory, fingerprint)
+    if not LogInfo.read(tune_directory).checked:
+        raise InputError(
+            f"{tune_directory} is a log whose outputs were not compared: tune the model again"
+        )
     tuned, database = TuneReport.read(tune_directory), read_database(tune_directory)
     bank = None
     if bank_directory is not None:
@@ -87,7 +92,6 @@ def share_schedules(
         database,
         options,
         rules,
-        is_checked=LogInfo.read(tune_directory).checked,
         bank=bank,
         bank_directory=bank_directory,
         model_directory=model_directory,

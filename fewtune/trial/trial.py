@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fewtune.runtime.tvm import ms, tvm
@@ -23,9 +23,9 @@ class Trial:
         Seconds of one call, one sample for each repeat.
     cause : str or None
         Why there are no times.
-    is_checked : bool or None
+    is_checked : bool
         Whether its outputs were compared with those of its task (`fewtune.schedule_check`), if it
-        has times. None for trials of an earlier version, which compared nothing.
+        has times.
     fault : str
         What is wrong with its outputs, if that is the cause.
     """
@@ -33,7 +33,7 @@ class Trial:
     key: str
     run_s: list[float] | None
     cause: str | None
-    is_checked: bool | None = True
+    is_checked: bool = True
     fault: str = ""
 
     @property
@@ -43,7 +43,7 @@ class Trial:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(self.run_s, self.cause, self.fault, bool(self.is_checked))
+        return Outcome(self.run_s, self.cause, self.fault, self.is_checked)
 
     def as_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"trace": self.trace}
@@ -51,7 +51,7 @@ class Trial:
             entry["run_s"] = self.run_s
         if self.cause is not None:
             entry["cause"] = self.cause
-        elif self.is_checked is not None:
+        else:
             entry["checked"] = self.is_checked
         if self.fault:
             entry["fault"] = self.fault
@@ -68,22 +68,16 @@ class Trial:
         fault = outcome.message if outcome.cause == WRONG_OUTPUT else ""
         return Trial(key, outcome.run_s, outcome.cause, outcome.is_checked, fault)
 
-    def judged(self, fault: str) -> Trial:
-        """The same candidate after its check; with a fault, its times do not count."""
-        if fault:
-            return Trial(self.key, None, WRONG_OUTPUT, fault=fault)
-        return replace(self, is_checked=True)
-
     @staticmethod
-    def from_record(record: ms.database.TuningRecord, *, is_checked: bool | None = True) -> Trial:
+    def from_record(record: ms.database.TuningRecord) -> Trial:
         """A measured candidate, as TVM's database holds it."""
         run_s = [float(s) for s in record.run_secs]
-        return Trial(trace_key(record.trace), run_s, None, is_checked)
+        return Trial(trace_key(record.trace), run_s, None)
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
         cause = entry.get("cause")
-        is_checked = True if cause is not None else entry.get("checked")
+        is_checked = cause is not None or bool(entry.get("checked"))
         return Trial(
             _text(entry["trace"]), entry.get("run_s"), cause, is_checked, entry.get("fault", "")
         )

@@ -100,8 +100,6 @@ class RunState:
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
             state.progress.best_s.append(state.best_s)
-        elif kind == "checks":
-            state.take_faults(event["faults"])
         elif kind == "finals":
             state.finals_s = dict(event["medians_s"])
             state.spent_s += sum(event["phases"].values())

@@ -31,7 +31,6 @@ from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_searches import Searches
 from fewtune.tuning.task_state import PriorResult, TaskState
-from fewtune.tuning.unchecked import checked
 from fewtune.workers.build_queue import Building
 from fewtune.workers.pool import WorkerPool
 
@@ -118,7 +117,6 @@ class Session(JournaledRun):
             self.progress.say(
                 f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
             )
-        self.check_earlier()
         if self.is_done():
             return self.state.stopped_by or "nothing_to_tune"
         stopped_by = self.search()
@@ -126,16 +124,6 @@ class Session(JournaledRun):
         limits = self.patience.limits
         self.note({"kind": "finish", "stopped_by": stopped_by, "patience": limits, **self.spent()})
         return stopped_by
-
-    def check_earlier(self) -> None:
-        """Check the outputs of trials of earlier versions, before they are used."""
-
-        def note(state: TaskState, faults: dict[str, str]) -> None:
-            task = state.task.info.name
-            self.note({"kind": "checks", "task": task, "faults": faults, **self.spent()})
-
-        waiting = [state for state in self.state.tasks.values() if not state.crashed]
-        checked(self.measurer, self.target, waiting, self.announce, note)
 
     def is_done(self) -> bool:
         """Whether the journal is of a run that ended under this budget."""

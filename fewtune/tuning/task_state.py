@@ -111,29 +111,6 @@ class TaskState:
         """The check of candidates' outputs."""
         return ScheduleCheck(self.task.info.workload, tvm.ir.save_json(self.task.mod))
 
-    def take_faults(self, faults: dict[str, str]) -> None:
-        """Take in the result of a check: the fault by trace, empty if the outputs are right."""
-
-        def judged(trial: Trial) -> Trial:
-            return trial.judged(faults[trial.key]) if trial.key in faults else trial
-
-        self.trials = [judged(trial) for trial in self.trials]
-        self.earlier = [judged(trial) for trial in self.earlier]
-        self.default = self.default and judged(self.default)
-        self.taken = self.taken and judged(self.taken)
-        self.known = {key: judged(trial) for key, trial in self.known.items()}
-        progress = self.progress
-        if self.default is not None:
-            progress.default_s = self.default.outcome.median_s if self.default.run_s else None
-        if progress.best_s:
-            progress.best_s[-1] = self.best_s
-
-    def unchecked(self) -> list[Trial]:
-        """Valid trials of earlier versions, whose outputs were not compared; fastest first."""
-        default = [self.default] if self.default is not None else []
-        found = [each for each in [*default, *self._measured()] if each.is_checked is None]
-        return sorted(found, key=lambda trial: trial.outcome.median_s)
-
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""
         self.trials.append(trial)
@@ -191,7 +168,7 @@ class TaskState:
         unchecked = [
             Trial(each.key, [each.outcome.median_s], None, is_checked=False)
             for each in self._measured()
-            if each.is_checked is False and each.outcome.median_s > slow_s
+            if not each.is_checked and each.outcome.median_s > slow_s
         ]
         unchecked.sort(key=lambda trial: trial.outcome.median_s)
         if self.finals_s or self.chosen:
