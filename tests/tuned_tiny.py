@@ -24,7 +24,7 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.job import SharingRules
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks

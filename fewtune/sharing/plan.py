@@ -12,8 +12,7 @@ from fewtune.options import ShareOptions
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.sharing.job import BankedSchedule, ShareJob
-from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.job import BankedSchedule, ShareJob, SharingRules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial

@@ -18,7 +18,7 @@ from fewtune.artifacts import (
 )
 from fewtune.finals.finals import Final
 from fewtune.sharing.donor_round import FIRST
-from fewtune.sharing.rules import RULES, SharingRules
+from fewtune.sharing.job import RULES, SharingRules
 from fewtune.sharing.search_round import SEARCHED
 from fewtune.sharing.session import KNOWN
 from fewtune.trial.outcome import Outcome

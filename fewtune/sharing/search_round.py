@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
-from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.job import SharingRules
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from fewtune.bank.bank import Bank
@@ -33,7 +33,6 @@ from fewtune.schedule.space.transfer import move
 from fewtune.search.warm_start import teach
 from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
-from fewtune.sharing.donors import behind
 from fewtune.sharing.job import ShareJob
 from fewtune.sharing.search_round import SearchRound
 from fewtune.storage.journal import Journal
@@ -44,6 +43,25 @@ from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.util.switches import is_on
 from fewtune.workers.pool import WorkerPool
+
+
+def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float) -> list[TaskState]:
+    """Tasks below a part of the throughput of similar ones.
+
+    Parameters
+    ----------
+    states : iterable of TaskState
+    rates : mapping of float
+        Throughput that each operator family may reach.
+    part : float
+        Of that throughput.
+    """
+    return [
+        state
+        for state in states
+        if state.progress.throughput < part * rates.get(state.progress.family, float("inf"))
+    ]
+
 
 KNOWN: Literal["known"] = "known"
 # Cost models learn from so many trials of a donor: half its best, half of the rest.

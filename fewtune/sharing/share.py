@@ -16,10 +16,9 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.child import SharingWork
-from fewtune.sharing.job import ShareJob
+from fewtune.sharing.job import RULES, ShareJob, SharingRules
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
-from fewtune.sharing.rules import RULES, SharingRules
 from fewtune.storage.database import RECORDS, WORKLOADS, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task

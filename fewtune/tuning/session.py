@@ -8,31 +8,199 @@ search starts from the best of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.device import Device, measurer_on
+from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
-from fewtune.search import Knowledge, make_cost_model
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Explorer, Knowledge, make_cost_model, make_strategy
+from fewtune.search.warm_start import known_points
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
-from fewtune.trial.trial import Trial
+from fewtune.trial.phases import Phases
+from fewtune.trial.trial import Trial, trace_key
 from fewtune.trial.worker_reply import Built, Failure
-from fewtune.tuning.baselines import measured_defaults
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
-from fewtune.tuning.journaled_run import JournaledRun
 from fewtune.tuning.remeasure import Duel, measure_duels, near_fastest
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
-from fewtune.tuning.task_searches import Searches
 from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.workers.build_queue import Building
 from fewtune.workers.pool import WorkerPool
+
+
+class JournaledRun:
+    """A run whose every step is in a journal, from which it resumes.
+
+    Parameters
+    ----------
+    state : RunState
+        Takes over what the journal holds already.
+    journal : Journal
+    progress : Progress
+    measurer : Measurer
+        Its phases and repeats are noted with the events they belong to.
+    clock : callable
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        journal: Journal,
+        progress: Progress,
+        measurer: Measurer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.state = state
+        self.state.resume(journal)
+        self.journal = journal
+        self.progress = progress
+        self.measurer = measurer
+        self._clock = clock
+        self._began_s = clock() - self.state.elapsed_s
+        self._unstolen_s = stolen_s() - self.state.stolen_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of tuning so far, those before an interruption included."""
+        return self._clock() - self._began_s
+
+    def announce(self, state: TaskState) -> None:
+        """Note the task that comes next: a crash is then known to be its fault."""
+        self.journal.append({"kind": "start", "task": state.task.info.name})
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Journal an event, then take it in exactly as a resumed run would."""
+        kept_s = stolen_s() - self._unstolen_s
+        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
+        event = {**spent, **event}
+        self.journal.append(event)
+        self.state.take(event)
+
+    def note_default(self, state: TaskState, trial: Trial | None) -> None:
+        """Note the result of the default schedule; None if there is none."""
+        trial = trial or Trial(trace_key(None), None, "no_default_schedule")
+        self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
+
+    def note_end(self, state: TaskState, why: str) -> None:
+        """Note why a task is searched no further."""
+        self.note({"kind": "end", "task": state.task.info.name, "why": why})
+
+    def spent(self) -> dict[str, Any]:
+        """The cost of a batch, for its event: seconds by phase, and repeated measurements."""
+        phases, self.measurer.phases = self.measurer.phases, Phases()
+        repeats, self.measurer.repeats = self.measurer.repeats, 0
+        return {"phases": phases.as_json(), "repeats": repeats}
+
+
+class Searches:
+    """Every task's search space and search.
+
+    Parameters
+    ----------
+    target : Target
+    options : TuneOptions
+    knowledge : Knowledge
+        The cost models, which all searches share.
+    seeds : dict of list of Trial
+        Trials of an older log, by task: measured again before anything else.
+    """
+
+    def __init__(
+        self,
+        target: tvm.target.Target,
+        options: TuneOptions,
+        knowledge: Knowledge,
+        seeds: dict[str, list[Trial]],
+    ) -> None:
+        self.knowledge = knowledge
+        self._target = target
+        self._options = options
+        self._seeds = seeds
+        self._spaces: dict[str, SearchSpace] = {}
+        self._searches: dict[str, Explorer] = {}
+
+    def space_of(self, state: TaskState) -> SearchSpace:
+        """The task's search space, generated once."""
+        name = state.task.info.name
+        if name not in self._spaces:
+            self._spaces[name] = SearchSpace(state.task.mod, self._target)
+        return self._spaces[name]
+
+    def of(self, state: TaskState) -> Explorer:
+        """The task's search; after a resumption it knows the trials of the journal."""
+        name = state.task.info.name
+        if name not in self._searches:
+            space = self.space_of(state)
+            search = make_strategy(
+                space,
+                self.knowledge,
+                self._options,
+                # Another seed after a resumption; the same would draw the first batch again.
+                seed=1 + self._options.seed + 7919 * len(state.known),
+            )
+            search.remember(*known_points(space, state.trials))
+            # Those that the journal holds already are not measured again.
+            search.begin_from(known_points(space, self._seeds.get(name, []))[0])
+            self._searches[name] = search
+        return self._searches[name]
+
+
+_A_BATCH = 16
+
+
+def measured_defaults(
+    measurer: Measurer,
+    target: tvm.target.Target,
+    states: Sequence[TaskState],
+    announce: Callable[[TaskState], None],
+) -> Iterator[tuple[TaskState, Trial | None]]:
+    """Measure the default schedules of tasks, a few at a time.
+
+    Parameters
+    ----------
+    measurer : Measurer
+    target : Target
+    states : sequence of TaskState
+    announce : callable
+        Notes which task comes next.
+
+    Yields
+    ------
+    state : TaskState
+    trial : Trial or None
+        None if no default schedule can be made.
+    """
+    for start in range(0, len(states), _A_BATCH):
+        batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
+        for state in states[start : start + _A_BATCH]:
+            announce(state)
+            schedule = default_schedule(state.task.mod, target)
+            if schedule is None:
+                yield state, None
+            else:
+                batch.append((state, schedule))
+        outcomes = measurer.measure(
+            [schedule.mod for _, schedule in batch],
+            [module_specs(state.task.mod) for state, _ in batch],
+            [None] * len(batch),
+            races=[state.task.info.name for state, _ in batch],
+            keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
+            checks=[state.check._replace(is_default=True) for state, _ in batch],
+        )
+        for (state, schedule), outcome in zip(batch, outcomes, strict=True):
+            yield state, Trial.of(schedule, outcome)
+
 
 _DUELS_A_BATCH = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from fewtune.sharing.donors import behind
+from fewtune.sharing.session import behind
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import TaskState

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.job import SharingRules
 from fewtune.sharing.search_round import SEARCHED, SearchRound
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial

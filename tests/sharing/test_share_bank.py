@@ -20,7 +20,7 @@ from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import fit
 from fewtune.search.evolutionary import EvolutionarySearch
-from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.job import SharingRules
 from fewtune.sharing.search_round import SEARCHED
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import best_trials, read_database
