@@ -35,10 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.zoo.registry import written
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
-from fewtune.fleet.orders import Orders
-from fewtune.fleet.runner import on_fleet
-from fewtune.fleet.tuning import FleetTuning
-from fewtune.fleet.worker import RESOURCE
+from fewtune.fleet.runner import FleetRun, on_fleet
+from fewtune.fleet.worker import RESOURCE, Answer, class_of
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
@@ -53,7 +51,7 @@ from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.job import TuneJob
+from fewtune.tuning.job import TuneJob, Work
 from fewtune.tuning.tune import run_session, tune
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
@@ -64,22 +62,21 @@ _TASKS, _TRIALS, _BATCH = 16, 16, 8
 _ROUNDS, _BOARD_TASKS = 3, 6
 
 
-def asleep(order: dict[str, Any]) -> tuple[str, Any, list[dict[str, Any]]]:
+# By session, the tasks of its next batches.
+_LEFT: dict[str, list[str]] = {}
+
+
+def asleep(key: str, whole: dict[str, Any] | None) -> Answer:
     """A device that takes 50 ms a candidate, whatever it is, and no time for anything else."""
-    events: list[dict[str, Any]] = []
-    for name in order["of"]:
-        if order["what"] == "batch":
-            time.sleep(SLEEP_S * order["room"])
-            trials = [
-                {"trace": [secrets.token_hex(8)], "run_s": [1e-3]} for _ in range(order["room"])
-            ]
-            phases = {"run_s": SLEEP_S * order["room"]}
-            events.append({"kind": "batch", "task": name, "phases": phases, "trials": trials})
-        elif order["what"] == "default":
-            time.sleep(SLEEP_S)
-            trial = {"trace": None, "run_s": [2e-3]}
-            events.append({"kind": "default", "task": name, "trial": trial})
-    return "ok", {"lacks": False, "count": 0, "is_done": False}, events
+    if whole is not None:
+        names = [info["name"] for info, _ in whole["job"]["tasks"]]
+        _LEFT[key] = names * (_TRIALS // _BATCH)
+    name = _LEFT[key].pop()
+    time.sleep(SLEEP_S * _BATCH)
+    trials = [{"trace": [secrets.token_hex(8)], "run_s": [1e-3]} for _ in range(_BATCH)]
+    phases = {"run_s": SLEEP_S * _BATCH}
+    event = {"kind": "batch", "task": name, "phases": phases, "trials": trials}
+    return Answer("batch" if _LEFT[key] else "done", [event])
 
 
 def sleeping_task(name: str) -> Task:
@@ -114,19 +111,15 @@ def throughput(devices: int) -> float:
     tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
     names = [task.info.name for task in tasks]
     tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
-    job = TuneJob(names, tuning)
+    work = Work(TuneJob(names, tuning), tasks, own, {}, Path())
     with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
-        while len(cluster.machines()) < devices:
+        while len(cluster.machines(class_of(own))) < devices:
             time.sleep(0.1)
-        orders = Orders(cluster, own, asleep)
         journal = Journal(Path(scratch) / "journal.jsonl", {})
         progress = Progress(stream=open(Path(scratch) / "said", "w"))  # noqa: SIM115
         began_s = time.perf_counter()
-        session = FleetTuning(tasks, job, journal, progress, orders, "benchmark")
-        session.run()
-        taken_s = time.perf_counter() - began_s
-        assert session.state.trials == _TRIALS * _TASKS
-        return session.state.trials / taken_s
+        FleetRun(work, cluster, journal, progress, asleep).run()
+        return _TRIALS * _TASKS / (time.perf_counter() - began_s)
 
 
 def scaling() -> dict[str, float]:

@@ -1,22 +1,43 @@
-"""Runs a stage's measuring work: in a child process here, or on a fleet."""
+"""Runs a stage's measuring work: in a child process here, or on a fleet.
+
+A tuning session is divided among the machines: each takes a part of the tasks, with their part of
+the budget, and keeps it, so that races and duels compare times of one machine. Other work, such as
+sharing, is one part. A part is a session on its machine, which measures a batch for each order. The
+result of a batch is in the journal before the next one is ordered. If a machine is lost, another
+one goes on with its part from the journal.
+"""
 
 from __future__ import annotations
 
 import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import distributed
+
+from fewtune import errors
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import MachineError
+from fewtune.errors import FewtuneError, MachineError
+from fewtune.fleet.cluster import Cluster
+from fewtune.fleet.worker import Answer, carry_out, class_of
+from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import journal_path, lay_crash, supervise
-from fewtune.tuning.job import Runner, TuneJob, Work
+from fewtune.task.extract import Task
+from fewtune.tuning.child_process import MeasuringJob, journal_path, packed, supervise
+from fewtune.tuning.job import Runner, SessionJob, TuneJob, Work
+from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import crash_text
 
-# The fields of a job that name a folder of this machine.
+# The arguments of a session that name a folder of this machine.
 _FOLDERS = ("bank", "model")
 _MOST_LOSSES = 5
+_POLL_S = 1.0
 
 
 def runner_of(fingerprint: Fingerprint) -> Runner:
@@ -25,99 +46,208 @@ def runner_of(fingerprint: Fingerprint) -> Runner:
 
 
 def on_fleet(work: Work) -> list[dict[str, Any]]:
-    """Carry work out on a fleet; as `fewtune.tuning.child_process.supervise`.
-
-    Tuning is spread over all machines; other work, such as sharing, runs on one of them.
-    """
-    from fewtune.fleet.cluster import Cluster
-    from fewtune.fleet.orders import Orders, options_of
-    from fewtune.fleet.tuning import FleetTuning
-
+    """Carry work out on a fleet; as `fewtune.tuning.child_process.supervise`."""
     path, fingerprint = journal_path(work.journal_directory, work.header), work.fingerprint
     journal, progress = Journal(path, work.header), Progress(work.progress_path)
-    is_resumed = bool(journal.events)
-    key = _run_of(journal)
+    options = FingerprintOptions(threads=fingerprint.threads, device=fingerprint.at)
     try:
-        with Cluster(fingerprint.at, options_of(fingerprint), progress.say) as cluster:
-            orders = Orders(cluster, fingerprint)
-            progress.say(f"{len(orders.machines)} machines of {fingerprint.at} take part")
-            if isinstance(work.job, TuneJob):
-                FleetTuning(work.tasks, work.job, journal, progress, orders, key, is_resumed).run()
-            else:
-                on_one_machine(work, journal, progress, orders, key)
+        with Cluster(fingerprint.at, options, progress.say) as cluster:
+            return FleetRun(work, cluster, journal, progress).run()
     finally:
         progress.close()
         journal.close()
-    journal = Journal(path, work.header)
-    journal.close()
-    return journal.events
 
 
-def on_one_machine(
-    work: Work,
-    journal: Journal,
-    progress: Progress,
-    orders: Any,
-    key: str,
-) -> None:
-    """Run work on one machine, a batch at a time; if it is lost, on another one."""
-    from fewtune.fleet.orders import packed
+@dataclass
+class Part:
+    """Tasks of a run that one machine measures, in one session at a time.
 
-    job, place = work.job.as_json(), work.place
-    order = {"key": key, "purpose": "share schedules", "work": place}
-    known, losses = list(journal.events), 0
+    ``session`` names the one on its machine, if there is one.
+    """
 
-    def whole() -> dict[str, Any]:
-        folders = {name: job[name] for name in _FOLDERS if job.get(name)}
+    job: SessionJob
+    tasks: list[Task]
+    session: str = ""
+    losses: int = 0
+
+
+def parts_of(work: Work, count: int) -> list[Part]:
+    """Deal a tuning session's tasks in turns, the heaviest first; other work is one part."""
+    job = work.job
+    if not isinstance(job, TuneJob):
+        return [Part(job, work.tasks)]
+    stands_for, seeds = job.stands_for or {}, job.seeds
+    whole = sum(task.info.share for task in work.tasks) or 1.0
+    heaviest = sorted(
+        work.tasks, key=lambda task: -stands_for.get(task.info.name, 1.0) * task.info.share
+    )
+    parts = []
+    for place in range(min(count, len(heaviest))):
+        dealt = heaviest[place::count]
+        names = {task.info.name for task in dealt}
+        own = replace(
+            job,
+            tuned=[name for name in job.tuned if name in names],
+            seeds={name: each for name, each in seeds.items() if name in names},
+            stands_for={name: each for name, each in stands_for.items() if name in names},
+            covered=job.covered * sum(task.info.share for task in dealt) / whole,
+        )
+        parts.append(Part(own, dealt))
+    return parts
+
+
+class FleetRun:
+    """One run on a fleet.
+
+    Parameters
+    ----------
+    work : Work
+    cluster : Cluster
+    journal : Journal
+    progress : Progress
+    carry_out : callable
+        The function that carries out an order on a machine.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        cluster: Cluster,
+        journal: Journal,
+        progress: Progress,
+        carry_out: Callable[[str, dict[str, Any] | None], Answer] = carry_out,
+    ) -> None:
+        self._work, self._cluster, self._journal = work, cluster, journal
+        self._progress, self._carry_out = progress, carry_out
+        self._events = list(journal.events)
+        job = work.job
+        self._state: RunState | None = None
+        if isinstance(job, TuneJob):
+            self._state = RunState(work.tasks, job.tuned)
+            self._state.resume(journal)
+        elapsed_s = max((event.get("elapsed_s", 0.0) for event in self._events), default=0.0)
+        self._began_s = time.perf_counter() - elapsed_s
+        self._class = class_of(work.fingerprint)
+        machines = cluster.wait_for_machines(self._class)
+        self._waiting = deque(parts_of(work, len(machines)))
+        self._given: dict[distributed.Future, tuple[str, Part]] = {}
+        self._any_done = threading.Event()
+        progress.say(f"{len(machines)} machines of {work.fingerprint.at} take part")
+
+    def run(self) -> list[dict[str, Any]]:
+        """Do all parts, each on a machine; return the journal's events.
+
+        What waits goes to the next free machine.
+        """
+        while self._waiting or self._given:
+            if self._waiting:
+                busy = {machine for machine, _ in self._given.values()}
+                for machine in self._cluster.wait_for_machines(self._class):
+                    if machine not in busy and self._waiting:
+                        self._order(machine, self._waiting.popleft())
+            machine, part, answer = self._next_answer()
+            self._take(machine, part, answer)
+        return self._events
+
+    def _order(self, machine: str, part: Part) -> None:
+        whole = None if part.session else self._whole(part)
+        part.session = part.session or secrets.token_hex(8)
+        future = self._cluster.submit(self._carry_out, part.session, whole, machine=machine)
+        self._given[future] = machine, part
+        future.add_done_callback(lambda _: self._any_done.set())
+
+    def _whole(self, part: Part) -> dict[str, Any]:
+        """What a session is made of (`fewtune.fleet.station.serve`)."""
+        names, work = {task.info.name for task in part.tasks}, self._work
+        is_whole = len(part.tasks) == len(work.tasks)
+        arguments = part.job.as_json()
+        job = MeasuringJob(
+            session=work.place,
+            arguments=arguments,
+            tasks=packed(part.tasks),
+            fingerprint=work.fingerprint.model_copy(update={"at": ""}),
+            header=work.header,
+        )
         return {
-            "job": job,
-            "folders": {name: _files(str(folder)) for name, folder in folders.items()},
-            "tasks": [packed(task) for task in work.tasks],
-            "events": known,
+            "job": job.model_dump(mode="json"),
+            "purpose": f"measure {part.tasks[0].info.name} and others for a fleet",
+            "folders": {n: _files(Path(arguments[n])) for n in _FOLDERS if arguments.get(n)},
+            "events": [e for e in self._events if is_whole or e.get("task") in names],
         }
 
-    machine = orders.idle[0]
-    while True:
-        orders.give(machine, None, order, whole)
-        while (answered := orders.next_answer()) is None:
-            pass
-        answer = answered[2]
+    def _next_answer(self) -> tuple[str, Part, Answer]:
+        """Wait until an order is done or its machine is lost."""
+        while True:
+            there = self._cluster.addresses()
+            for future, (machine, part) in list(self._given.items()):
+                if future.done() or machine not in there:
+                    del self._given[future]
+                    return machine, part, self._answer(future, machine)
+            self._any_done.wait(_POLL_S)
+            self._any_done.clear()
+
+    def _answer(self, future: distributed.Future, machine: str) -> Answer:
+        try:
+            if future.done():
+                return future.result(timeout=5 * _POLL_S)
+        except Exception as fault:  # killed, cancelled, lost: Dask has many names
+            # The order may be done, and its machine lost before the answer was fetched.
+            if not isinstance(fault, TimeoutError) and machine in self._cluster.addresses():
+                raise MachineError(
+                    f"{machine} cannot do what it is asked: {type(fault).__name__}: {fault}"
+                ) from fault
+        future.cancel(force=True)
+        return Answer("lost", [])
+
+    def _take(self, machine: str, part: Part, answer: Answer) -> None:
+        """Journal an answer, and order what is next of its part."""
         for event in answer.events:
-            journal.append(event)
-            known.append(event)
-        if answer.fault is not None:
-            raise answer.fault
-        if answer.is_done:
+            self._note({**event, "on": machine})
+        self._show(part)
+        if answer.kind == "done":
             return
-        if answer.died:
-            journal.events = known
-            task = lay_crash(journal, answer.died)
-            known.append({"kind": "crash", "task": task, "signal": answer.died})
-            progress.say(f"{task} is left out: {crash_text(answer.died)}")
-        elif answer.lost:
-            losses += 1
-            if losses > _MOST_LOSSES:
+        if answer.kind == "batch":
+            self._order(machine, part)
+            return
+        # The next order makes a session anew, from the journal.
+        part.session = ""
+        if answer.kind == "error":
+            raise getattr(errors, answer.error, FewtuneError)(f"{machine}: {answer.text}")
+        if answer.kind in ("fault", "died"):
+            begun = [event["task"] for event in answer.events if event["kind"] == "start"]
+            if not begun:
+                raise RuntimeError(f"{machine}: {answer.text}")
+            self._progress.say(f"{begun[-1]} is left out: {crash_text(answer.text)}")
+            self._note({"kind": "crash", "task": begun[-1], "signal": answer.text})
+        elif answer.kind == "lost":
+            part.losses += 1
+            if part.losses > _MOST_LOSSES:
                 raise MachineError("machine after machine is lost: see what ends them")
-            progress.say(f"{machine} is lost; another one goes on")
-            orders.look()
-            machine = orders.idle[0]
+            self._progress.say(f"{machine} is lost; what it was at goes on elsewhere")
+        self._waiting.append(part)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Journal an event by this machine's clock, then take it in as a resumed run would."""
+        if event["kind"] == "finish" and (self._waiting or self._given):
+            # Others go on: the run has not finished. What the part took still counts.
+            event = {"kind": "phases", "on": event["on"], "phases": event.get("phases", {})}
+        elapsed_s = round(time.perf_counter() - self._began_s, 3)
+        event = {**event, "elapsed_s": elapsed_s, "stolen_s": 0.0}
+        self._journal.append(event)
+        self._events.append(event)
+        if self._state is not None:
+            self._state.take(event)
+
+    def _show(self, part: Part) -> None:
+        state, job = self._state, self._work.job
+        if state is None or not isinstance(job, TuneJob):
+            return
+        first = state.tasks[part.tasks[0].info.name]
+        most = job.options.trials_per_task * len(job.tuned)
+        snapshot = state.snapshot(first, "tune", most, state.elapsed_s, job.options.budget_s, {})
+        self._progress.show(snapshot)
 
 
-def _run_of(journal: Journal) -> str:
-    """The name of this run on its machines, which keep its sessions until it has ended.
-
-    Another run of the same work has another name, since it must not get this run's answers.
-    """
-    known = [event["run"] for event in journal.events if event["kind"] == "run"]
-    if known:
-        return known[0]
-    event = {"kind": "run", "run": secrets.token_hex(8)}
-    journal.append(event)
-    journal.events.append(event)
-    return event["run"]
-
-
-def _files(folder: str) -> dict[str, bytes]:
+def _files(root: Path) -> dict[str, bytes]:
     """The files of a folder, by their paths in it."""
-    root = Path(folder)
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}

@@ -1,113 +1,169 @@
-"""The function that Dask calls on a worker: it passes orders on to the station, which loads TVM."""
+"""What Dask calls on a fleet's machine: sessions below its worker, a process each (`station`).
+
+So a crash of TVM costs one task and not the worker, which loads no TVM itself.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
-import socket
+import socket as sockets
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
+from functools import cache
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-# Seconds that a step may take: a batch takes seconds, or a few minutes for a huge kernel.
-STEP_S = 900.0
+import fewtune
+from fewtune.artifacts import Fingerprint
+from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.process.apart import run_apart
+from fewtune.process.child_python import TVM, child_python, ending
+from fewtune.process.job import Job
+from fewtune.process.warm import warm_process
+
 RESOURCE = "device"
-# The station's messages: that it has the device, and each event with its content.
-BEGUN = ("begun",)
-EVENT = "event"
-# The request of an order that only collects results which no client has fetched.
-FETCH = "fetch"
+# Seconds without news after which a session that has the device is killed: a batch takes seconds,
+# or a few minutes for a huge kernel.
+_SILENCE_S = 900.0
+# Sessions that are kept at once, those of clients that were killed included.
+_MOST_SESSIONS = 4
+_WARM = (TVM, "fewtune.fleet.station", "fewtune.workers.worker", "fewtune.sharing.session")
 
 _lock = threading.Lock()
-# One a process: it outlives the functions that Dask calls.
-station: StationProcess | None = None
+# By its key. They outlive the functions that Dask calls.
+sessions: dict[str, SessionProcess] = {}
 
 
-class StationProcess:
-    """The station of this Dask worker."""
+class Answer(NamedTuple):
+    """What came of an order.
 
-    def __init__(self) -> None:
-        here, there = socket.socketpair()
+    Attributes
+    ----------
+    kind : {"batch", "done", "lacks", "error", "fault", "died", "lost"}
+        There is more to do; all is done; no session has that key; an error that a user can mend;
+        another exception, or the end of the process, which are the fault of the task begun last;
+        the machine is gone.
+    events : list of dict
+        What the session journaled meanwhile.
+    text : str
+        The error's message; the exception in a line; what ended the process.
+    error : str
+        The error's class in `fewtune.errors`.
+    """
+
+    kind: str
+    events: list[dict[str, Any]]
+    text: str = ""
+    error: str = ""
+
+
+class SessionProcess:
+    """The process of a session, which waits for an order before each batch."""
+
+    def __init__(self, whole: dict[str, Any]) -> None:
+        here, there = sockets.socketpair()
         path = os.pathsep.join(each for each in sys.path if each)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fewtune.fleet.station", str(there.fileno())],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(
+            [child_python(), "-m", "fewtune.fleet.station"],
+            stdin=there.fileno(),
             env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
         )
         there.close()
         self._connection = Connection(here.detach())
+        self._connection.send(whole)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ask(self, order: dict[str, Any], limit_s: float) -> tuple[str, Any, list[dict[str, Any]]]:
-        """The answer to an order, as of `carry_out`; ``limit_s`` is the longest silence."""
+    def step(self, silence_s: float) -> Answer:
+        """Let it measure a batch."""
         events: list[dict[str, Any]] = []
         try:
-            self._connection.send(order)
-            # Another run may hold the device: wait for it without a limit.
+            self._connection.send("go")
+            # Another run may hold the device: that is waited for without a limit.
             kind, *content = self._connection.recv()
-            while kind in (*BEGUN, EVENT):
-                # `BEGUN` has no content, an event is the content of its message.
+            while kind in ("begun", "event"):
                 events += content
-                if not self._connection.poll(limit_s):
+                if not self._connection.poll(silence_s):
                     self.kill()
-                    return "hung", f"no answer in {limit_s:g} s", events
+                    return Answer("died", events, f"hung: no answer in {silence_s:g} s")
                 kind, *content = self._connection.recv()
-            return kind, content[0], events
+            return Answer(kind, events, *content)
         except (EOFError, ConnectionResetError, BrokenPipeError):
-            code = self._process.wait()
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return "died", name, events
+            return Answer("died", events, f"its process {ending(self.process.wait())}")
 
     def kill(self) -> None:
         """End it; its workers end with it."""
         self._connection.close()
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 def dask_setup(_worker: Any = None) -> None:
-    """Start the station with the Dask worker: TVM takes seconds to load. Dask calls this."""
-    global station
+    """Load TVM, which takes seconds, for the processes to come. Dask calls this at its start."""
     with _lock:
-        if station is None:
-            station = StationProcess()
+        _warmed()
 
 
-def carry_out(
-    order: dict[str, Any], limit_s: float = STEP_S
-) -> tuple[str, Any, list[dict[str, Any]]]:
-    """Let the station carry an order out; start a station if there is none.
+@cache
+def _warmed() -> ExitStack:
+    """The warm process, which is kept until this process ends."""
+    kept = ExitStack()
+    kept.enter_context(warm_process(_WARM, is_for_cpu=True))
+    return kept
+
+
+def carry_out(key: str, whole: dict[str, Any] | None, silence_s: float = _SILENCE_S) -> Answer:
+    """Let a session measure a batch.
 
     Parameters
     ----------
-    order : dict
-        As of `fewtune.fleet.station.Station.answer`.
-    limit_s : float
-        A station that has the device and sends nothing for so many seconds is killed.
-
-    Returns
-    -------
-    kind : str
-        ``ok``; ``error`` or ``fault``; ``died`` or ``hung``, after which there is another station.
-    content : object
-        The answer; the error's class and text, or the fault; what ended the station.
-    events : list of dict
-        The events of the order up to then.
+    key : str
+        Of the session.
+    whole : dict, optional
+        What it is made of (`fewtune.fleet.station.serve`), unless it is here already.
+    silence_s : float
+        A session that has the device and sends nothing for so many seconds is killed.
     """
-    global station
+    dask_setup()
     with _lock:
-        if station is None:
-            station = StationProcess()
-        answer = station.ask(order, limit_s)
-        if answer[0] in ("died", "hung"):
-            station = None
+        if whole is not None:
+            while len(sessions) >= _MOST_SESSIONS:
+                sessions.pop(next(iter(sessions))).kill()
+            sessions[key] = SessionProcess(whole)
+        session = sessions.get(key)
+        if session is None:
+            return Answer("lacks", [])
+        answer = session.step(silence_s)
+        if answer.kind != "batch":
+            sessions.pop(key).kill()
         return answer
+
+
+class _Describe(Job):
+    options: FingerprintOptions
+
+    def run(self) -> list[Any]:
+        own = detect_fingerprint(self.options.model_copy(update={"device": "here"}))
+        return [sockets.gethostname(), class_of(own)]
+
+
+def describe(options: FingerprintOptions) -> list[Any]:
+    """The host's name, and this machine's class."""
+    return run_apart(_Describe(options=options))
+
+
+def class_of(own: Fingerprint) -> dict[str, Any]:
+    """What has to be equal for times of two machines to be comparable, on one of them."""
+    return {
+        "CPU": own.device,
+        "target": own.target,
+        "threads": own.threads,
+        "system": own.system,
+        "caches": [own_caches_bytes(own.threads), last_level_cache_bytes()],
+        "TVM": own.versions["apache-tvm"],
+        "fewtune": fewtune.__version__,
+    }
 
 
 def command(address: str, extra: list[str]) -> list[str]:

@@ -52,21 +52,25 @@ class MeasuringJob(Job):
     arguments: dict[str, Any]
     tasks: list[tuple[TaskInfo, str]]
     fingerprint: Fingerprint
-    journal: Path
     header: dict[str, Any]
-    progress: Path | None
+    journal: Path = Path()
+    progress: Path | None = None
 
     def run(self) -> None:
-        """Hold the session in this process."""
-        session = resolve_name(self.session).from_json(self.arguments)
-        tasks = [Task(info, module_of(text)) for info, text in self.tasks]
-        progress, device = Progress(self.progress), device_of(self.fingerprint)
+        """Hold the session in this process, with its journal in a file."""
+        progress = Progress(self.progress)
         try:
-            journal = Journal(self.journal, self.header)
-            with device.open() as pool:
-                session.run(Workplace(tasks, device.target, journal, progress, pool, device))
+            self.hold(Journal(self.journal, self.header), progress)
         finally:
             progress.close()
+
+    def hold(self, journal: Journal, progress: Progress) -> None:
+        """Hold the session."""
+        session = resolve_name(self.session).from_json(self.arguments)
+        tasks = [Task(info, module_of(text)) for info, text in self.tasks]
+        device = device_of(self.fingerprint)
+        with device.open() as pool:
+            session.run(Workplace(tasks, device.target, journal, progress, pool, device))
 
 
 def supervise(work: Work) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ import pytest
 
 from fewtune.artifacts import Fingerprint, Selection
 from fewtune.errors import InputError, MachineError
-from fewtune.fleet.cluster import Cluster, class_of, fleet_fingerprint
+from fewtune.fleet.cluster import Cluster, fleet_fingerprint
 from fewtune.fleet.runner import on_fleet, runner_of
+from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.sharing.share import share_schedules
@@ -199,17 +200,15 @@ def test_sharing_runs_on_one_machine(at: str, tmp_path: Path) -> None:
 
 
 def test_a_machine_of_another_class_is_named_and_left_out(at: str) -> None:
-    own, said = fingerprint(at), []
+    own, said = class_of(fingerprint(at)), []
     with Cluster(at, FingerprintOptions(device=at), said.append) as fleet:
-        machines = fleet.machines()
-        known = class_of(own, machines)
-        assert known is not None
-        assert len(machines) == 2
-        assert fleet.machines({**known, "TVM": "0.0.1"}) == {}
+        assert len(fleet.machines(own)) == 2
+        assert fleet.machines({**own, "TVM": "0.0.1"}) == []
         assert len(said) == 2
         assert "is of another class and takes no part: its TVM is" in said[0]
-        # Once is enough.
-        assert fleet.machines({**known, "TVM": "0.0.1"}) == {}
+        # Once is enough, and nobody is waited for.
+        with pytest.raises(MachineError, match="no machine of this one's class"):
+            fleet.wait_for_machines({**own, "TVM": "0.0.1"})
         assert len(said) == 2
 
 

@@ -1,22 +1,91 @@
-"""Work that one machine of a fleet does: its crashes, its loss, its faults."""
+"""Who measures what on a fleet: machines that answer, are lost, or die of a task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.fleet.orders import Answer
-from fewtune.fleet.runner import on_one_machine
+from fewtune.fleet.cluster import Cluster
+from fewtune.fleet.runner import FleetRun, parts_of
+from fewtune.fleet.worker import Answer
+from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.job import Work, Workplace
-from tests.made.results import fingerprint
+from fewtune.tuning.job import TuneJob, Work, Workplace
+from tests.made.tasks import made_task
+from tests.tuned_tiny import fingerprint
 
 HEADER = {"of": "a test"}
+TASKS = ("first", "second", "third")
+
+
+class Sharing:
+    """A job of which only the machines know more."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Sharing:
+        return cls()
+
+    def run(self, place: Workplace) -> None:
+        """It runs on a machine."""
+
+
+class Machines:
+    """A cluster that answers at once what it was prepared to, and records what it is asked."""
+
+    def __init__(self, names: list[str], *answers: Answer) -> None:
+        self.names, self.answers = names, list(answers)
+        # Of each order: the machine, the session, and what it is made of if that is sent.
+        self.asked: list[tuple[str, str, dict[str, Any] | None]] = []
+
+    def addresses(self) -> set[str]:
+        return {*self.names}
+
+    def wait_for_machines(self, _its_class: object) -> list[str]:
+        return list(self.names)
+
+    def submit(self, carry_out: Callable[..., Answer], *order: Any, machine: str) -> Future:
+        future = FutureOfDask()
+        self.asked.append((machine, *order))
+        answer = self.answers.pop(0) if self.answers else carry_out(*order)
+        if answer.kind == "lost":
+            self.names.remove(machine)
+        else:
+            future.set_result(answer)
+        return future
+
+
+class FutureOfDask(Future):
+    """A future that is cancelled as Dask's is."""
+
+    def cancel(self, force: bool = False) -> bool:
+        return force
+
+
+def done(folder: Path, machines: Machines, job: Any = None) -> list[dict[str, Any]]:
+    """Have the machines do it; what is in the journal then, without times."""
+    path = folder / "journal.jsonl"
+    tasks = [made_task(name) for name in TASKS]
+    work = Work(job or Sharing(), tasks, fingerprint(), HEADER, folder)
+    with (folder / "said").open("a") as said:
+        journal = Journal(path, HEADER)
+        try:
+            cluster, progress = cast(Cluster, machines), Progress(stream=said)
+            FleetRun(work, cluster, journal, progress, lambda *_: Answer("done", [])).run()
+        finally:
+            journal.close()
+            again = Journal(path, HEADER)
+            again.close()
+    added = ("elapsed_s", "stolen_s", "on")
+    return [{k: v for k, v in event.items() if k not in added} for event in again.events]
 
 
 def start(task: str) -> dict[str, Any]:
@@ -24,84 +93,71 @@ def start(task: str) -> dict[str, Any]:
 
 
 def batch(task: str) -> dict[str, Any]:
-    return {"kind": "batch", "task": task, "trials": []}
+    return {"kind": "batch", "task": task, "trials": [], "phases": {}}
 
 
-class Machines:
-    """Two machines that give prepared answers, and record what they are asked."""
-
-    def __init__(self, *answers: Answer) -> None:
-        self.idle = ["one", "two"]
-        self.asked: list[str] = []
-        self.knew: list[list[dict[str, Any]]] = []
-        self._answers = list(answers)
-
-    def give(
-        self, machine: str, label: Any, order: dict[str, Any], whole: Callable[[], dict[str, Any]]
-    ) -> None:
-        assert order["work"].endswith(":SharingJob")
-        self.asked.append(machine)
-        self.knew.append(list(whole()["events"]))
-
-    def next_answer(self) -> tuple[str, Any, Answer]:
-        answer = self._answers.pop(0)
-        if answer.lost:
-            self.idle.remove(self.asked[-1])
-        return self.asked[-1], None, answer
-
-    def look(self) -> None:
-        """No other machine comes."""
+def knew(machines: Machines) -> list[list[str] | None]:
+    """The kinds of events that each order told, where it told any."""
+    return [whole and [e["kind"] for e in whole["events"]] for _, _, whole in machines.asked]
 
 
-class SharingJob:
-    """A job of which only the machines know more."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> SharingJob:
-        return cls()
-
-    def run(self, place: Workplace) -> None:
-        """It runs on a machine."""
+def test_a_session_is_told_everything_once_and_then_asked_for_batches(tmp_path: Path) -> None:
+    first, second = [start("first"), batch("first")], [start("second"), batch("second")]
+    machines = Machines(["one", "two"], Answer("batch", first), Answer("done", second))
+    assert done(tmp_path, machines) == [*first, *second]
+    assert [machine for machine, _, _ in machines.asked] == ["one", "one"]
+    assert knew(machines) == [[], None]
 
 
-def done(folder: Path, machines: Machines) -> list[dict[str, Any]]:
-    """Have the machines do it; what is in the journal then."""
-    path = folder / "journal.jsonl"
-    work = Work(SharingJob(), [], fingerprint(), HEADER, folder)
-    with (folder / "said").open("a") as said:
-        journal = Journal(path, HEADER)
-        try:
-            on_one_machine(work, journal, Progress(stream=said), machines, "key")
-        finally:
-            journal.close()
-            again = Journal(path, HEADER)
-            again.close()
-    return again.events
-
-
+@pytest.mark.parametrize("kind", ["died", "fault"])
 def test_a_crash_is_laid_on_the_task_begun_last_and_what_came_before_is_kept(
-    tmp_path: Path,
+    tmp_path: Path, kind: str
 ) -> None:
-    first, last = [start("a"), batch("a"), start("b")], [start("c"), batch("c")]
-    machines = Machines(Answer(first, died="SIGSEGV"), Answer(last, is_done=True))
-    crash = {"kind": "crash", "task": "b", "signal": "SIGSEGV"}
-    assert done(tmp_path, machines) == [*first, crash, *last]
-    assert machines.knew == [[], [*first, crash]]
+    first = [start("first"), batch("first"), start("second")]
+    machines = Machines(["one"], Answer(kind, first, "SIGSEGV"))
+    crash = {"kind": "crash", "task": "second", "signal": "SIGSEGV"}
+    assert done(tmp_path, machines) == [*first, crash]
+    assert knew(machines)[1] == ["start", "batch", "start", "crash"]
+    with pytest.raises(RuntimeError, match="one: KeyError"):
+        done(tmp_path, Machines(["one"], Answer(kind, [], "KeyError: 'device'")))
 
 
 def test_another_machine_goes_on_with_what_the_lost_one_had_measured(tmp_path: Path) -> None:
-    first, last = [start("a"), batch("a")], [start("b"), batch("b")]
-    machines = Machines(Answer(first), Answer([], lost=True), Answer(last, is_done=True))
-    assert done(tmp_path, machines) == [*first, *last]
-    assert machines.asked == ["one", "one", "two"]
-    assert machines.knew[2] == first
+    first = [start("first"), batch("first")]
+    machines = Machines(["one", "two"], Answer("batch", first), Answer("lost", []))
+    assert done(tmp_path, machines) == first
+    assert [machine for machine, _, _ in machines.asked] == ["one", "one", "two"]
+    assert knew(machines) == [[], None, ["start", "batch"]]
 
 
-def test_what_was_measured_is_journalled_before_a_fault_is_raised(tmp_path: Path) -> None:
-    first = [start("a"), batch("a")]
-    with pytest.raises(MachineError, match="no room"):
-        done(tmp_path, Machines(Answer(first, fault=MachineError("no room"))))
-    assert done(tmp_path, Machines(Answer([], is_done=True))) == first
+def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path: Path) -> None:
+    first = [start("first"), batch("first")]
+    machines = Machines(["one"], Answer("batch", first), Answer("lacks", []))
+    done(tmp_path, machines)
+    assert knew(machines) == [[], None, ["start", "batch"]]
+    assert machines.asked[0][1] == machines.asked[1][1] != machines.asked[2][1]
+
+
+def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path: Path) -> None:
+    first = [start("first"), batch("first")]
+    with pytest.raises(MachineError, match="one: no room"):
+        done(tmp_path, Machines(["one"], Answer("error", first, "no room", "MachineError")))
+    assert done(tmp_path, Machines(["one"])) == first
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path: Path, count: int) -> None:
+    job = TuneJob(list(TASKS), TuneOptions(), covered=0.5)
+    work = Work(job, [made_task(name) for name in TASKS], fingerprint(), HEADER, tmp_path)
+    parts = [cast(TuneJob, part.job) for part in parts_of(work, count)]
+    assert len(parts) == min(count, len(TASKS))
+    assert sorted(name for part in parts for name in part.tuned) == sorted(TASKS)
+    assert sum(part.covered for part in parts) == pytest.approx(0.5)
+    finish = {"kind": "finish", "stopped_by": "trials", "phases": {"run_s": 1.0}}
+    machines = Machines(
+        [f"machine{number}" for number in range(count)],
+        *(Answer("done", [finish]) for _ in parts),
+    )
+    kinds = [event["kind"] for event in done(tmp_path, machines, job)]
+    assert kinds == ["phases"] * (len(parts) - 1) + ["finish"]
+    assert len({machine for machine, _, _ in machines.asked}) == len(parts)

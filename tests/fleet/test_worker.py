@@ -1,4 +1,4 @@
-"""The station below a Dask worker: it answers, dies, hangs, and waits for its device."""
+"""The sessions below a Dask worker: they answer, die, hang, and wait for their device."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from fewtune.fleet import worker
-from fewtune.fleet.worker import carry_out, command
+from fewtune.fleet.worker import Answer, carry_out, command, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
-from fewtune.runtime.tvm import tvm
-from fewtune.tuning.job import TuneJob
+from fewtune.tuning.child_process import MeasuringJob, packed
+from fewtune.tuning.job import TuneJob, Work
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -24,102 +24,83 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Locks of this test only; the station of this process ends with it."""
+    """Locks of this test only; the sessions of this process end with it."""
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LOCK_FOLDER, str(folder))
         yield folder
-    if worker.station is not None:
-        worker.station.kill()
+    while sessions:
+        sessions.popitem()[1].kill()
+    worker._warmed().close()
+    worker._warmed.cache_clear()
 
 
-def order(key: str) -> dict[str, Any]:
-    task = tuned_tiny.convolutions()["c"]
-    return {
-        "key": key,
-        "purpose": "a test",
-        "fingerprint": tuned_tiny.fingerprint().model_dump(mode="json"),
-        "tasks": [[task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]],
-        "job": TuneJob([task.info.name], TuneOptions()).as_json(),
-        "events": [],
-        "count": None,
-        "what": "default",
-        "of": [task.info.name],
-        "room": 0,
-    }
-
-
-def test_what_nobody_fetched_is_given_again_and_not_measured_twice() -> None:
-    kind, told, first = carry_out(order("one"))
-    assert kind == "ok"
-    assert [event["kind"] for event in first] == ["start", "default", "phases"]
-    # The client was killed before it had the answer.
-    fetch = {**order("one"), "what": "fetch", "of": []}
-    assert carry_out(fetch) == ("ok", told, first)
-    # It was killed when it had noted two of the three events.
-    assert carry_out({**fetch, "events": first[:2]})[2] == first[2:]
-    assert carry_out({**fetch, "events": first})[2] == []
-    # Another run of the same task is measured anew.
-    kind, _, other = carry_out(order("two"))
-    assert kind == "ok"
-    assert other[1]["elapsed_s"] != first[1]["elapsed_s"] or (
-        other[1]["trial"]["run_s"] != first[1]["trial"]["run_s"]
+def whole() -> dict[str, Any]:
+    """A session that measures a default schedule, then two candidates."""
+    task, own = tuned_tiny.convolutions()["c"], tuned_tiny.fingerprint()
+    options = TuneOptions(trials_per_task=2, batch_size=2, least_gain=0.0)
+    job = TuneJob([task.info.name], options)
+    measuring = MeasuringJob(
+        session=Work(job, [], own, {}, Path()).place,
+        arguments=job.as_json(),
+        tasks=packed([task]),
+        fingerprint=own,
+        header={},
     )
+    job_json = measuring.model_dump(mode="json")
+    return {"job": job_json, "purpose": "a test", "folders": {}, "events": []}
 
 
-def test_a_short_order_goes_on_with_the_session_that_is_there() -> None:
-    _, told, first = carry_out(order("short"))
-    assert told["count"] == len(first)
-    short = {
-        key: value
-        for key, value in order("short").items()
-        if key not in ("tasks", "job", "events", "count")
-    }
-    duel = {**short, "what": "duel"}
-    assert carry_out({**duel, "count": told["count"]}) == ("ok", told, [])
-    # A client that knows something else, and one whose session is gone, have to say what they know.
-    assert carry_out({**duel, "count": 1}) == ("ok", {"lacks": True}, [])
-    assert carry_out({**duel, "key": "none", "count": 3}) == ("ok", {"lacks": True}, [])
+def test_a_session_answers_batch_by_batch_and_ends() -> None:
+    answer = carry_out("one", whole())
+    assert (answer.kind, answer.text) == ("batch", "")
+    assert [event["kind"] for event in answer.events] == ["start", "default", "phases"]
+    kinds = []
+    while answer.kind == "batch":
+        answer = carry_out("one", None)
+        kinds += [event["kind"] for event in answer.events]
+    assert answer.kind == "done"
+    assert kinds.count("batch") == 1
+    assert kinds[-1] == "finish"
+    assert carry_out("one", None) == Answer("lacks", [])
 
 
-def test_a_station_that_dies_says_of_what_and_another_one_starts() -> None:
-    carry_out(order("dies"))
-    assert worker.station is not None
-    os.kill(worker.station.pid, signal.SIGKILL)
-    assert carry_out(order("dies")) == ("died", "SIGKILL", [])
-    assert carry_out(order("dies"))[0] == "ok"
+def test_a_session_that_dies_says_of_what() -> None:
+    carry_out("dies", whole())
+    os.kill(sessions["dies"].process.pid, signal.SIGKILL)
+    answer = carry_out("dies", None)
+    assert answer.kind == "died"
+    assert "killed by signal 9 (SIGKILL), perhaps for want of memory" in answer.text
+    assert "dies" not in sessions
 
 
-def test_a_station_that_hangs_is_killed() -> None:
-    kind, told, _ = carry_out(order("hangs"), limit_s=0.0)
-    assert kind == "hung"
-    assert "no answer" in told
-    assert worker.station is None
+def test_a_session_that_hangs_is_killed() -> None:
+    answer = carry_out("hangs", whole(), silence_s=0.0)
+    assert answer.kind == "died"
+    assert "no answer" in answer.text
+    assert "hangs" not in sessions
 
 
-def test_the_station_starts_with_the_dask_worker() -> None:
-    started = command("tcp://host:8786", [])
-    assert started[started.index("--preload") + 1] == worker.__name__
-    worker.dask_setup()
-    assert worker.station is not None
-    pid = worker.station.pid
-    worker.dask_setup()
-    assert carry_out({"describe": {}})[0] == "ok"
-    assert worker.station.pid == pid
+def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_MOST_SESSIONS", 1)
+    for key in ("older", "newer"):
+        assert carry_out(key, whole()).kind == "batch"
+    assert list(sessions) == ["newer"]
 
 
 def test_two_workers_of_a_host_take_turns() -> None:
-    answers: list[tuple] = []
-    asking = threading.Thread(target=lambda: answers.append(carry_out(order("turns"))))
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(carry_out("turns", whole())))
     with device_lock("cpu", "another worker of this host"):
         asking.start()
         asking.join(1.0)
         assert not answers
     asking.join()
-    assert answers[0][0] == "ok"
+    assert answers[0].kind == "batch"
 
 
-def test_a_worker_has_one_device() -> None:
+def test_a_worker_has_one_device_and_loads_tvm_when_it_starts() -> None:
     arguments = command("tcp://host:8786", ["--name", "left"])
     assert arguments[arguments.index("--resources") + 1] == "device=1"
     assert arguments[-2:] == ["--name", "left"]
+    assert arguments[arguments.index("--preload") + 1] == worker.__name__
