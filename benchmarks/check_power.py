@@ -45,6 +45,7 @@ from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults
 from benchmarks.helpers.power_subjects import THREADS, Subject, subject
 from benchmarks.zoo.registry import any_model
 from fewtune.errors import VerificationError
+from fewtune.model.light import light_model
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import set_threads, tvm
@@ -77,6 +78,12 @@ _CASES = {
     "qdq_cnn": {"N": 2},
     "stale_shapes": {"N": 4},
 }
+
+
+def _model(name: str) -> ModelProto:
+    """A model of the zoo, or of the onnx package with seeded weights."""
+    light = name.removeprefix("light:")
+    return any_model(name) if light == name else light_model(light, 0)
 
 
 def outcome(model: Subject, mutated: Mutated, fault: Fault) -> str:
@@ -137,7 +144,7 @@ def attribute_outcomes(model: Subject, count: int, generator: np.random.Generato
 def seeded(name: str, target: tvm.target.Target, count: int, seed: int) -> dict[str, Any]:
     """Outcomes by kind of fault, and the share of the allowance that the right library uses."""
     started = time.perf_counter()
-    model = subject(any_model(name), target)
+    model = subject(_model(name), target)
     right, text = model.used(model.made.found)
     outcomes: dict[str, Counter[str]] = {}
     generator = np.random.default_rng([seed, *name.encode()])
@@ -224,7 +231,7 @@ def right_models(
                 yield name, *found
     for name in RIGHT:
         if name not in done:
-            used = right_used(subject(any_model(name), target), target)
+            used = right_used(subject(_model(name), target), target)
             yield name, *used
 
 

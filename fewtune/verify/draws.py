@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.artifacts import TensorSpec
 from fewtune.verify.comparison import is_byte
-from fewtune.verify.operator_kinds import INTEGERS, SHAPE_ONLY
+from fewtune.verify.jitter import INTEGERS, SHAPE_ONLY
 from fewtune.verify.values import Value, known_values
 
 # The user's own inputs.

@@ -13,9 +13,8 @@ from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
 from fewtune.verify.draws import GIVEN, Draw
-from fewtune.verify.jitter.transforms import has_transforms
+from fewtune.verify.jitter import is_quantised
 from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.quantised import is_quantised
 from fewtune.verify.reference import Checked, Reference
 from fewtune.verify.session import OnnxruntimeSession
 
@@ -117,13 +116,13 @@ def make_reference(
 def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
     """A noise meter of the simplified model.
 
-    A meter of the model itself is used for quantised and float16 models and those with a Fourier
-    transform: simplification rewrites the operators on which their noise depends. The other of the
-    two models is used if onnxruntime refuses the first.
+    A meter of the model itself is used for quantized and float16 models: simplification rewrites
+    the operators on which their noise depends. The other of the two models is used if onnxruntime
+    refuses the first.
     """
     steps = _steps(model.model) | _steps(simplified.model)
     models = [simplified, model]
-    if any(each(model.model) for each in (is_quantised, has_float16, has_transforms)):
+    if any(each(model.model) for each in (is_quantised, has_float16)):
         models = [LightModel(inferred(model.model), model.arrays), simplified]
     try:
         return NoiseMeter(models[0], threads, steps)

@@ -9,14 +9,10 @@ from onnx import ModelProto
 
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import PEAK, Expected, is_graded
-from fewtune.verify.jitter.feeds import Jittered
-from fewtune.verify.jitter.jittered import jittered
+from fewtune.verify.jitter import jittered
 from fewtune.verify.session import OnnxruntimeSession
 
 RUNS = 6
-# Pairs of runs in which values move much farther, in both directions. An element that ReLU sets to
-# zero, because it is just below, moves only in these.
-FAR_RUNS = 1
 # Least noise of an element, relative to its magnitude, by bytes of a float.
 _OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
 # Exponentials underflow near these values; implementations differ in where exactly.
@@ -37,7 +33,7 @@ class NoiseMeter:
         With static shapes. Fewer nodes are faster: a simplified model will do.
     threads : int
     steps : dict of float
-        By output, the quantisation step of those that are quantised last.
+        By output, the quantization step of those that are quantized last.
 
     Attributes
     ----------
@@ -46,24 +42,21 @@ class NoiseMeter:
 
     Notes
     -----
-    If intermediate values are quantised, an output moves when one of them takes another step. Such
-    an element moves in one run and not in the next six. A few runs do not show which elements move,
-    but how many and how far. So the mean square of all elements' noise is added to the square of
-    each element's own.
+    A few runs do not show how far every element may move: one that ReLU has set to zero may be just
+    above it elsewhere, and one in a Fourier transform may be zero since large terms cancel. So the
+    mean square of the noise over the last two axes, such as those of an image's channel, is added
+    to the square of each element's own. If values are quantized inside, an element moves when one
+    of them takes another step, in one run and not in the next six: then the mean is over all axes.
     """
 
     def __init__(
-        self,
-        model: ModelProto | LightModel,
-        threads: int,
-        steps: Mapping[str, float],
+        self, model: ModelProto | LightModel, threads: int, steps: Mapping[str, float]
     ) -> None:
         given, arrays = light(model)
-        self._moving: Jittered = jittered(given)
+        self._moving = jittered(given)
         self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
         self._names = [value.name for value in given.graph.output]
         self._steps = steps
-        self._adds = self._moving.takes_steps
         self.contradicted: list[str] = []
 
     def expected(
@@ -73,7 +66,7 @@ class NoiseMeter:
         others: Sequence[Sequence[np.ndarray]],
         seed: int,
     ) -> list[Expected]:
-        """Outputs with their noise.
+        """Outputs with their noise, in the order of ``values``.
 
         Parameters
         ----------
@@ -84,75 +77,47 @@ class NoiseMeter:
             Outputs for the same inputs that were computed in other valid ways. Those that are far
             off do not count as noise; ``contradicted`` names them.
         seed : int
-
-        Returns
-        -------
-        expected : list of Expected
-            In the order of ``values``.
         """
         self.contradicted = []
         # Distances are from the unmoved outputs of the jittered model, not from the reference: a
         # difference between the two models is a fault, not noise.
-        middles = self._middles(feeds, values)
+        still = self._session.run({**feeds, **self._moving.still()})
         movements = [
-            _Movement(middle, np.asarray(value).dtype)
-            for middle, value in zip(middles, values, strict=True)
+            _Movement(np.asarray(middle if np.shape(middle) == np.shape(value) else value))
+            for middle, value in zip(still, values, strict=True)
         ]
         for more in self._moving.feeds(seed, RUNS):
             outputs = self._session.run({**feeds, **more})
             for movement, moved in zip(movements, outputs, strict=True):
                 movement.add(np.asarray(moved))
-        behind = self._behind_kinks(feeds, middles, seed)
         found = []
-        for index, value in enumerate(values):
-            value = np.asarray(value)
-            noise = movements[index].size()
-            if is_graded(value.dtype):
-                noise = np.fmax(noise, behind[index])
+        for index, value in enumerate(map(np.asarray, values)):
+            noise, name = movements[index].size(), self._names[index]
             for other in others:
-                if not self._adds and _contradiction(other[index], value, noise):
-                    self.contradicted.append(self._names[index])
+                if not self._moving.takes_steps and _contradiction(other[index], value, noise):
+                    self.contradicted.append(name)
                 else:
                     noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
-            if self._adds and is_graded(value.dtype) and noise.size:
-                noise = np.sqrt(np.square(noise) + np.mean(np.square(noise)))
-            noise += _floor(value, self._steps.get(self._names[index], 0.0))
-            found.append(Expected(self._names[index], value, noise.astype(np.float32)))
+            if is_graded(value.dtype) and value.size:
+                noise = np.sqrt(np.square(noise) + self._typical(np.square(noise)))
+            noise += _floor(value, self._steps.get(name, 0.0))
+            found.append(Expected(name, value, noise.astype(np.float32)))
         return found
 
-    def _middles(
-        self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Outputs of the jittered model in a run in which nothing moves."""
-        outputs = map(np.asarray, self._session.run({**feeds, **self._moving.still()}))
-        return [
-            middle if middle.shape == np.shape(value) else np.asarray(value)
-            for middle, value in zip(outputs, values, strict=True)
-        ]
-
-    def _behind_kinks(
-        self, feeds: dict[str, np.ndarray], middles: Sequence[np.ndarray], seed: int
-    ) -> list[np.ndarray]:
-        """Movement of floats when all values move many times as far, divided by that factor."""
-        farthest = [np.zeros(np.shape(middle)) for middle in middles]
-        times = self._moving.most_times
-        if times <= 1:
-            return farthest
-        for more in self._moving.feeds(seed, FAR_RUNS, times):
-            outputs = self._session.run({**feeds, **more})
-            for index, (moved, middle) in enumerate(zip(outputs, middles, strict=True)):
-                if middle.dtype.kind == "f":
-                    most = farthest[index].reshape(-1)
-                    for part, distance, _ in _distances(np.asarray(moved), middle):
-                        np.maximum(most[part], distance / times, out=most[part])
-        return farthest
+    def _typical(self, squares: np.ndarray) -> np.ndarray:
+        whole = np.mean(squares)
+        if self._moving.takes_steps or squares.ndim < 3:
+            return whole
+        planes = np.mean(squares, axis=(-2, -1), keepdims=True)
+        # A channel in which nothing moves may lie below ReLU's zero as a whole.
+        return np.where(planes > 0, planes, whole)
 
 
 class _Movement:
     """How far an output moves in a few runs: its mean square, or its largest for other types."""
 
-    def __init__(self, middle: np.ndarray, dtype: np.dtype) -> None:
-        self._middle, self._is_mean = middle, is_graded(dtype)
+    def __init__(self, middle: np.ndarray) -> None:
+        self._middle, self._is_mean = middle, is_graded(middle.dtype)
         self._sums, self._counts = np.zeros(middle.size), np.zeros(middle.size, np.uint8)
 
     def add(self, moved: np.ndarray) -> None:
@@ -214,7 +179,7 @@ def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def _floor(value: np.ndarray, step: float) -> np.ndarray:
-    """Least noise of each element: its own rounding, and its quantisation step."""
+    """Least noise of each element: its own rounding, and its quantization step."""
     if value.dtype.kind != "f":
         return np.full(value.shape, 1.01 / PEAK if is_graded(value.dtype) else 0.0)
     size = value.dtype.itemsize

@@ -14,7 +14,7 @@ from fewtune.runtime.executable import CompiledModel
 from fewtune.verify.comparison import is_graded
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.intermediate import IntermediateValues
-from fewtune.verify.jitter.jittered import jittered
+from fewtune.verify.jitter import jittered
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs

@@ -186,11 +186,3 @@ def test_a_right_model_passes(kind: str) -> None:
     assert found.allowances <= 1, found.text
     assert found.text == ""
     assert inside
-
-
-def test_an_output_that_is_listed_twice_passes() -> None:
-    model = model_of("booleans")
-    model.graph.output.append(model.graph.output[0])
-    found, _ = found_of(model)
-    assert found.text == ""
-    assert [value.name for value in bind_shapes(model, {}, {}).graph.output] == ["y", "y_2"]

@@ -20,8 +20,8 @@ def test_an_element_in_a_later_block_has_the_noise_of_the_same_element_in_an_ear
     x = np.ones(count, np.float32)
     x[[7, 99_990]] = np.inf, 0.0
     (found,) = NoiseMeter(model, 1, {}).expected({"x": x}, [2 * x], [], seed=0)
-    # Infinity has no finite distance, and zero does not move: only the least noise is left.
-    assert found.noise[7] == found.noise[99_990] == np.float32(2.0**-120)
-    blocks = [part[part > 1e-12] for part in np.array_split(found.noise, 4)]
+    # Infinity has no finite distance, and zero does not move: only the typical noise is left.
+    assert found.noise[7] == found.noise[99_990] == found.noise.min() > 0
+    blocks = np.array_split(found.noise, 4)
     means = [float(np.sqrt(np.mean(np.square(part)))) for part in blocks]
     assert max(means) < 1.05 * min(means)

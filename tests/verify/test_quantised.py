@@ -15,9 +15,9 @@ from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.comparison import Expected, compare_steps
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.intermediate import IntermediateValues
+from fewtune.verify.intermediate import IntermediateValues, safe_outputs
+from fewtune.verify.jitter import is_quantised
 from fewtune.verify.make_reference import make_reference
-from fewtune.verify.quantised import is_quantised, safe_outputs
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.sites import Site
