@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, external_data_helper, helper
+from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import (
+    DETACHED_BYTES,
     all_tensors,
+    copy_model,
     detach_weights,
     model_bytes,
     remove_inputs,
@@ -22,37 +24,8 @@ from fewtune.util.files import write_bytes
 
 # Protobuf refuses messages of 2 GB: the weights of larger models are written beside the model.
 EMBEDDED_BYTES = 1_900_000_000
-# Types whose elements are not packed into shared bytes.
-_WHOLE_BYTES = frozenset(
-    {
-        TensorProto.FLOAT,
-        TensorProto.FLOAT16,
-        TensorProto.BFLOAT16,
-        TensorProto.DOUBLE,
-        TensorProto.BOOL,
-        TensorProto.INT8,
-        TensorProto.INT16,
-        TensorProto.INT32,
-        TensorProto.INT64,
-        TensorProto.UINT8,
-        TensorProto.UINT16,
-        TensorProto.UINT32,
-        TensorProto.UINT64,
-    }
-)
-
-# Types whose NumPy arrays onnxruntime uses without a copy.
-_WITH_ARRAYS: dict[int, str] = {
-    TensorProto.FLOAT: "<f4",
-    TensorProto.FLOAT16: "<f2",
-    TensorProto.DOUBLE: "<f8",
-    TensorProto.INT8: "i1",
-    TensorProto.INT16: "<i2",
-    TensorProto.INT32: "<i4",
-    TensorProto.INT64: "<i8",
-    TensorProto.UINT8: "u1",
-    TensorProto.UINT16: "<u2",
-}
+# Ends of the names of types whose elements share bytes.
+_PACKED = ("INT2", "INT4", "FLOAT4E2M1")
 # `light` detaches weights of at least this size.
 _LARGE_BYTES = 2**16
 # The location of weights that are in no file.
@@ -106,7 +79,8 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
 
 def _needed_bytes(tensor: TensorProto) -> int:
     """Bytes that a tensor takes at least; 0 if a dimension is negative."""
-    if tensor.data_type not in _WHOLE_BYTES or any(size < 0 for size in tensor.dims):
+    name = TensorProto.DataType.Name(tensor.data_type)
+    if name.endswith(_PACKED) or any(size < 0 for size in tensor.dims):
         return 0
     return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
@@ -172,14 +146,13 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     location = f"{path.name}.data"
-    light_model, weights = detach_weights(model)
-    remove_inputs(light_model.graph, {tensor.name for tensor in weights})
-    with (path.parent / location).open("wb") as stream:
-        for tensor in weights:
-            content = _little_endian_bytes(tensor)
-            _add_reference(light_model, tensor, location, stream.tell(), len(content))
-            stream.write(content)
-    write_bytes(path, light_model.SerializeToString())
+    (path.parent / location).unlink(missing_ok=True)
+    copy = copy_model(model)
+    external_data_helper.convert_model_to_external_data(
+        copy, location=location, size_threshold=DETACHED_BYTES
+    )
+    external_data_helper.write_external_data_tensors(copy, str(path.parent))
+    write_bytes(path, copy.SerializeToString())
 
 
 class LightModel(NamedTuple):
@@ -214,13 +187,17 @@ def light(model: ModelProto | LightModel) -> LightModel:
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
-        dtype = _WITH_ARRAYS.get(tensor.data_type)
-        if dtype is None or tensor_bytes(tensor) < _LARGE_BYTES:
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if dtype.isbuiltin != 1 or dtype.kind == "b" or tensor_bytes(tensor) < _LARGE_BYTES:
             light_model.graph.initializer.append(tensor)
             continue
-        array = np.frombuffer(_little_endian_bytes(tensor), dtype).reshape(list(tensor.dims))
-        arrays[tensor.name] = array
-        _add_reference(light_model, tensor, _IN_MEMORY, 0, array.nbytes)
+        arrays[tensor.name] = array = numpy_helper.to_array(tensor)
+        reference = light_model.graph.initializer.add(name=tensor.name, dims=tensor.dims)
+        reference.data_type = tensor.data_type
+        reference.data_location = TensorProto.EXTERNAL
+        entries = {"location": _IN_MEMORY, "offset": 0, "length": array.nbytes}
+        for key, value in entries.items():
+            reference.external_data.add(key=key, value=str(value))
     embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
     if sum(map(tensor_bytes, embedded)) > EMBEDDED_BYTES:
         raise InputError(
@@ -228,24 +205,3 @@ def light(model: ModelProto | LightModel) -> LightModel:
             "them to float32 or float16"
         )
     return LightModel(light_model, arrays)
-
-
-def _add_reference(
-    light_model: ModelProto, tensor: TensorProto, location: str, offset: int, length: int
-) -> None:
-    """Add an initialiser that refers to external data."""
-    reference = light_model.graph.initializer.add()
-    reference.name = tensor.name
-    reference.data_type = tensor.data_type
-    reference.dims.extend(tensor.dims)
-    reference.data_location = TensorProto.EXTERNAL
-    entries = {"location": location, "offset": offset, "length": length}
-    for key, value in entries.items():
-        reference.external_data.add(key=key, value=str(value))
-
-
-def _little_endian_bytes(tensor: TensorProto) -> bytes:
-    if tensor.HasField("raw_data"):
-        return tensor.raw_data
-    array = onnx.numpy_helper.to_array(tensor)
-    return onnx.numpy_helper.from_array(array).raw_data

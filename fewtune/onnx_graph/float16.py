@@ -6,12 +6,10 @@ the model is imported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.onnx_graph.graph import copy_model, nested_graphs
+from fewtune.onnx_graph.graph import all_graphs, copy_model, set_nodes
 
 _HALF, _FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 # Attributes that name an element type.
@@ -20,7 +18,7 @@ _TYPES = ("to", "dtype", "output_dtype")
 
 def has_float16(model: ModelProto) -> bool:
     """Whether a declared value or an initialiser of a model is float16."""
-    return any(_is_half(graph) for graph in _graphs(model.graph))
+    return any(_is_half(graph) for graph in all_graphs(model.graph))
 
 
 def widen_float16(model: ModelProto) -> ModelProto:
@@ -40,75 +38,51 @@ def widen_float16(model: ModelProto) -> ModelProto:
     if not has_float16(model):
         return model
     made = copy_model(model)
-    for graph in _graphs(made.graph):
-        _widen(graph)
-    graph = made.graph
-    given = {value.name: value for value in model.graph.input}
+    graph, graphs = made.graph, list(all_graphs(made.graph))
     constants = {tensor.name for tensor in graph.initializer}
-    before, after = [], []
-    names = {}
-    for value in graph.input:
-        if value.name not in constants and _type_of(given[value.name]) == _HALF:
-            names[value.name] = f"{value.name}/float"
-            value.type.tensor_type.elem_type = _HALF
-            before.append(helper.make_node("Cast", [value.name], [names[value.name]], to=_FLOAT))
-    for each in _graphs(graph):
+    halves = [
+        value
+        for value in [*graph.input, *graph.output]
+        if value.type.tensor_type.elem_type == _HALF and value.name not in constants
+    ]
+    wide = {value.name: f"{value.name}/float" for value in halves}
+    for each in graphs:
+        _widen(each)
         for node in each.node:
-            node.input[:] = [names.get(name, name) for name in node.input]
-    outputs = {value.name for value in model.graph.output if _type_of(value) == _HALF}
-    renamed = {name: f"{name}/float" for name in outputs}
-    for each in _graphs(graph):
-        for node in each.node:
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-            node.output[:] = [renamed.get(name, name) for name in node.output]
-    for name in renamed:
-        after.append(helper.make_node("Cast", [renamed[name]], [name], to=_HALF))
-    for value in graph.output:
-        if value.name in outputs:
-            value.type.tensor_type.elem_type = _HALF
-    nodes = [*before, *graph.node, *after]
-    del graph.node[:]
-    graph.node.extend(nodes)
+            node.input[:] = [wide.get(name, name) for name in node.input]
+            node.output[:] = [wide.get(name, name) for name in node.output]
+    for value in halves:
+        value.type.tensor_type.elem_type = _HALF
+    given = {value.name for value in graph.input}
+    before = [
+        helper.make_node("Cast", [name], [wide[name]], to=_FLOAT) for name in wide if name in given
+    ]
+    after = [
+        helper.make_node("Cast", [wide[value.name]], [value.name], to=_HALF)
+        for value in graph.output
+        if value.name in wide
+    ]
+    set_nodes(made, [*before, *graph.node, *after])
     return made
-
-
-def _type_of(value: object) -> int:
-    return int(value.type.tensor_type.elem_type)  # type: ignore[attr-defined]
 
 
 def _is_half(graph: GraphProto) -> bool:
     values = [*graph.input, *graph.output, *graph.value_info]
-    return any(_type_of(value) == _HALF for value in values) or any(
+    return any(value.type.tensor_type.elem_type == _HALF for value in values) or any(
         tensor.data_type == _HALF for tensor in graph.initializer
     )
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for inner in nested_graphs(node):
-            yield from _graphs(inner)
-
-
 def _widen(graph: GraphProto) -> None:
     for value in [*graph.input, *graph.output, *graph.value_info]:
-        if _type_of(value) == _HALF:
+        if value.type.tensor_type.elem_type == _HALF:
             value.type.tensor_type.elem_type = _FLOAT
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for node in graph.node:
-        _widen_node(node)
-
-
-def _widen_node(node: NodeProto) -> None:
-    for attribute in node.attribute:
+    attributes = [each for node in graph.node for each in node.attribute]
+    for attribute in attributes:
         if attribute.name in _TYPES and attribute.i == _HALF:
             attribute.i = _FLOAT
-        if attribute.HasField("t"):
-            _widen_tensor(attribute.t)
-
-
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == _HALF:
-        wide = numpy_helper.to_array(tensor).astype(np.float32)
-        tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+    tensors = [*graph.initializer, *(each.t for each in attributes if each.HasField("t"))]
+    for tensor in tensors:
+        if tensor.data_type == _HALF:
+            floats = numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(floats, tensor.name))

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import (
     FunctionProto,
     GraphProto,
@@ -35,7 +34,6 @@ RANDOM = frozenset(
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """Inputs that the caller feeds; before IR version 4 initialisers were listed as inputs too."""
     initializers = {tensor.name for tensor in graph.initializer}
-    initializers |= {sparse.values.name for sparse in graph.sparse_initializer}
     return [value for value in graph.input if value.name not in initializers]
 
 
@@ -69,23 +67,28 @@ def optional(names: Iterable[str], count: int) -> list[str]:
     return [*names, *[""] * count][:count]
 
 
-def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
-    """Nodes of the graph and of every graph nested in it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from all_nodes(attribute.g)
-            for nested in attribute.graphs:
-                yield from all_nodes(nested)
-
-
 def nested_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs that a node holds as attributes, as ``If`` and ``Loop`` do."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def all_graphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | FunctionProto]:
+    """The graph and every graph nested in it."""
+    yield graph
+    for node in graph.node:
+        for inner in nested_graphs(node):
+            yield from all_graphs(inner)
+
+
+def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    """Nodes of the graph and of every graph nested in it."""
+    for node in graph.node:
+        yield node
+        for inner in nested_graphs(node):
+            yield from all_nodes(inner)
 
 
 def names_read(node: NodeProto) -> Iterator[str]:
@@ -124,7 +127,7 @@ def node_text(node: NodeProto) -> str:
 
 def has_nested_graphs(model: ModelProto) -> bool:
     """Whether a node has a nested graph, which may read any value of the graph around it."""
-    return any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
+    return any(True for node in model.graph.node for _ in nested_graphs(node))
 
 
 def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
@@ -134,43 +137,15 @@ def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
     model.graph.node.extend(copies)
 
 
-def drop_unused_initializers(model: ModelProto) -> None:
-    """Remove the initialisers that nothing reads, in place; none if there are nested graphs."""
-    if has_nested_graphs(model):
-        return
-    used = {name for node in model.graph.node for name in node.input}
-    used |= {value.name for value in model.graph.output}
-    for index in range(len(model.graph.initializer) - 1, -1, -1):
-        if model.graph.initializer[index].name not in used:
-            del model.graph.initializer[index]
-
-
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Tensors of the model: initialisers and attributes, of nested graphs and functions too."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            yield from _node_tensors(node)
-
-
-def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-    for node in graph.node:
-        yield from _node_tensors(node)
-
-
-def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        if attribute.HasField("g"):
-            yield from _graph_tensors(attribute.g)
-        for nested in attribute.graphs:
-            yield from _graph_tensors(nested)
+    for part in (model.graph, *model.functions):
+        for graph in all_graphs(part):
+            yield from getattr(graph, "initializer", ())
+            for attribute in (each for node in graph.node for each in node.attribute):
+                yield from attribute.tensors
+                if attribute.HasField("t"):
+                    yield attribute.t
 
 
 def element_count(tensor: TensorProto) -> int:
@@ -223,15 +198,6 @@ def values_of(model: ModelProto) -> Iterator[ValueInfoProto]:
     yield from model.graph.input
     yield from model.graph.value_info
     yield from model.graph.output
-
-
-def known_ranks(model: ModelProto) -> dict[str, int]:
-    """Rank of every value whose shape the graph declares, initialisers included."""
-    ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
-    for value in values_of(model):
-        if value.type.tensor_type.HasField("shape"):
-            ranks[value.name] = len(value.type.tensor_type.shape.dim)
-    return ranks
 
 
 def onnx_operators(model: ModelProto) -> dict[str, str]:

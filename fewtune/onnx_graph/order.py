@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+import graphlib
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -29,44 +28,41 @@ def sort_nodes(model: ModelProto) -> bool:
     nodes = list(model.graph.node)
     given = {value.name for value in model.graph.input}
     given |= {tensor.name for tensor in model.graph.initializer}
-    given |= {sparse.values.name for sparse in model.graph.sparse_initializer}
-    producers = _producers(nodes, given)
-    waits = [_sources(node, producers) for node in nodes]
-    for place, node in enumerate(nodes):
-        for name in reads(node):
-            if name not in producers and name not in given:
-                raise InputError(
-                    f"{node_text(node)} reads {name!r}, which is no input, no initializer and no "
-                    "output of another node: export the model again"
-                )
-        if place in waits[place]:
-            raise InputError(f"{node_text(node)} reads its own output: export the model again")
-    for value in model.graph.output:
-        if value.name not in producers and value.name not in given:
-            raise InputError(
-                f"output {value.name!r} is written by no node: remove it from the outputs, or "
-                "export the model again"
-            )
-    order = _order(nodes, waits)
-    if order == list(range(len(nodes))):
-        return False
-    set_nodes(model, [nodes[place] for place in order])
-    return True
-
-
-def _producers(nodes: Iterable[NodeProto], given: set[str]) -> dict[str, int]:
     producers: dict[str, int] = {}
     for place, node in enumerate(nodes):
-        for name in node.output:
-            if not name:
-                continue
+        for name in filter(None, node.output):
             if name in producers or name in given:
                 raise InputError(
                     f"{node_text(node)} writes {name!r}, which is written a second time: "
                     "export the model again"
                 )
             producers[name] = place
-    return producers
+    for node in nodes:
+        for name in reads(node):
+            if name not in producers and name not in given:
+                raise InputError(
+                    f"{node_text(node)} reads {name!r}, which is no input, no initializer and no "
+                    "output of another node: export the model again"
+                )
+    for value in model.graph.output:
+        if value.name not in producers and value.name not in given:
+            raise InputError(
+                f"output {value.name!r} is written by no node: remove it from the outputs, or "
+                "export the model again"
+            )
+    waits = [{producers[name] for name in reads(node) if name in producers} for node in nodes]
+    if all(max(sources, default=-1) < place for place, sources in enumerate(waits)):
+        return False
+    sorter = graphlib.TopologicalSorter(dict(enumerate(waits)))
+    try:
+        order = list(sorter.static_order())
+    except graphlib.CycleError as error:
+        raise InputError(
+            f"{node_text(nodes[min(error.args[1])])} stands in a cycle: it waits for its own "
+            "output; ONNX allows none, export the model again"
+        ) from None
+    set_nodes(model, [nodes[place] for place in order])
+    return True
 
 
 def reads(node: NodeProto) -> set[str]:
@@ -80,37 +76,7 @@ def reads(node: NodeProto) -> set[str]:
 def _captured(graph: GraphProto) -> set[str]:
     """Values of the surrounding graph that a nested graph reads."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
     read = {name for node in graph.node for name in reads(node)}
     read |= {value.name for value in graph.output}
     return read - own
-
-
-def _sources(node: NodeProto, producers: dict[str, int]) -> set[int]:
-    return {producers[name] for name in reads(node) if name in producers}
-
-
-def _order(nodes: list[NodeProto], waits: list[set[int]]) -> list[int]:
-    """Kahn's algorithm; of the nodes that are ready, the first in the file comes first."""
-    readers: dict[int, list[int]] = {}
-    for place, sources in enumerate(waits):
-        for source in sources:
-            readers.setdefault(source, []).append(place)
-    left = [len(sources) for sources in waits]
-    ready = [place for place, count in enumerate(left) if count == 0]
-    order = []
-    while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for reader in readers.get(place, ()):
-            left[reader] -= 1
-            if left[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = next(place for place, count in enumerate(left) if count > 0)
-        raise InputError(
-            f"{node_text(nodes[stuck])} stands in or behind a cycle: it waits for its own output; "
-            "ONNX allows none, export the model again"
-        )
-    return order

@@ -251,7 +251,6 @@ class GraphBuilder(KnownValues):
             if static_shape(value) is None and self.shape(value.name) is not None:
                 value.type.CopyFrom(self._types[value.name])
         result.graph.node.extend(self._nodes)
-        result.graph.sparse_initializer.extend(graph.sparse_initializer)
         result.graph.initializer.extend(
             tensor for name, tensor in self._tensors.items() if name in read and name not in made
         )
