@@ -86,11 +86,11 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     check_types(model)
     # Exporters that do not sort nodes are common. A cycle cannot be sorted: it is refused here.
     try:
-        was_sorted = not sort_nodes(model)
+        sort_nodes(model)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     try:
-        onnx.checker.check_model(_for_checker(path, model) if was_sorted else _light(model))
+        _check(model)
     except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
         # Exporters write operators in withdrawn forms, and converters leave functions at an older
@@ -143,30 +143,23 @@ def _words(element_type: int) -> str:
     return TensorProto.DataType.Name(element_type).lower()
 
 
-def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
-    """What the checker gets: the path, since it cannot take a model above 2 GB from memory.
+def _check(model: ModelProto) -> None:
+    """Run ONNX's checker on each weight, and on a copy of the model without large weights.
 
-    The checker refuses inputs and outputs of open rank, and outputs without a type. A user may bind
-    the former, and inference may find both. Such a model is given as a corrected copy.
+    It cannot take a model above 2 GB, and refuses inputs and outputs of open rank, and outputs
+    without a type. A user may bind the former, and inference may find both: the copy has them.
     """
-    values = [*graph_inputs(model.graph), *model.graph.output]
-    if model.ir_version >= _INITIALIZERS_APART and all(
-        value.type.tensor_type.elem_type and value.type.tensor_type.HasField("shape")
-        for value in values
-    ):
-        return str(path)
-    return _light(model)
-
-
-def _light(model: ModelProto) -> ModelProto:
-    light_copy, _ = detach_weights(model)
+    light_copy, weights = detach_weights(model)
+    for tensor in weights:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            onnx.checker.check_tensor(tensor)
     # Before version 4, initialisers had to be inputs as well. No runtime requires it.
     light_copy.ir_version = max(light_copy.ir_version, _INITIALIZERS_APART)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()
         # Any type will do: the node that writes the output decides it.
         value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or TensorProto.FLOAT
-    return light_copy
+    onnx.checker.check_model(light_copy)
 
 
 def _parsed(path: Path) -> ModelProto:

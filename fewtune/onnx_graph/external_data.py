@@ -16,7 +16,6 @@ from fewtune.onnx_graph.graph import (
     all_tensors,
     copy_model,
     detach_weights,
-    model_bytes,
     remove_inputs,
     tensor_bytes,
 )
@@ -86,9 +85,7 @@ def _needed_bytes(tensor: TensorProto) -> int:
 
 
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:
-    if not location:
-        raise InputError(f"tensor {tensor!r} has external data without a location")
-    if "\0" in location:
+    if not location or "\0" in location:
         raise InputError(
             f"tensor {tensor!r} has its data at {location!r}, which is no file name: the model is "
             "damaged, export it again"
@@ -141,7 +138,9 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
 
     The weights of a model of more than ``embedded_bytes`` are written to ``<file name>.data``.
     """
-    if model_bytes(model) <= embedded_bytes:
+    # Protobuf's own ByteSize ends at 2 GB.
+    light_model, weights = detach_weights(model)
+    if light_model.ByteSize() + sum(map(tensor_bytes, weights)) <= embedded_bytes:
         write_bytes(path, model.SerializeToString())
         return
     path.parent.mkdir(parents=True, exist_ok=True)

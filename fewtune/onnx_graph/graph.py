@@ -158,12 +158,6 @@ def tensor_bytes(tensor: TensorProto) -> int:
     return element_count(tensor) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
-def model_bytes(model: ModelProto) -> int:
-    """Bytes of a model's weights and, about, of the rest; protobuf's own ByteSize ends at 2 GB."""
-    light_model, weights = detach_weights(model)
-    return light_model.ByteSize() + sum(tensor_bytes(tensor) for tensor in weights)
-
-
 def parameter_count(model: ModelProto) -> int:
     """Number of floating-point elements in the initialisers."""
     return sum(element_count(t) for t in model.graph.initializer if is_float(t.data_type))

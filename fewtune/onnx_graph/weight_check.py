@@ -5,8 +5,6 @@ If all weights of a layer are equal, a kernel that reads the wrong weight comput
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
@@ -23,8 +21,8 @@ _COMPARING = frozenset({"Equal", "IsNaN"})
 def constant_weights(model: ModelProto) -> list[str]:
     """Names of the large floating-point weights whose elements are all equal.
 
-    Weights are initialisers, Constant nodes and ConstantOfShape nodes of known shape with more
-    than ``LARGE_ELEMENTS`` elements.
+    In a simplified model, all weights are initialisers; those of at most ``LARGE_ELEMENTS``
+    elements are small.
     """
     return [name for name, _, constant in _large_weights(model) if constant]
 
@@ -79,30 +77,15 @@ def check_finite(model: ModelProto) -> None:
 
 def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
     """Name and number of elements of each large weight, and whether all are equal."""
-    found = []
-    multiplying = {
-        name for node in model.graph.node if node.op_type not in _FILLING for name in node.input
-    }
-    filling = {
-        name for node in model.graph.node if node.op_type in _FILLING for name in node.input
-    } - multiplying
-    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    tensors = list(initializers.items())
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            tensors += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
-        elif node.op_type == "ConstantOfShape" and node.input[0] in initializers:
-            value = next((a.t for a in node.attribute if a.name == "value"), None)
-            elements = math.prod(numpy_helper.to_array(initializers[node.input[0]]).tolist())
-            if node.output[0] in filling:
-                continue
-            if elements > LARGE_ELEMENTS and (value is None or is_float(value.data_type)):
-                found.append((node.output[0], elements, True))
-    for name, tensor in tensors:
-        elements = element_count(tensor)
-        if elements > LARGE_ELEMENTS and is_float(tensor.data_type) and name not in filling:
-            found.append((name, elements, _holds_one_value(tensor)))
-    return found
+    reading = (node for node in model.graph.node if node.op_type not in _FILLING)
+    computing = {name for node in reading for name in node.input}
+    return [
+        (tensor.name, element_count(tensor), _holds_one_value(tensor))
+        for tensor in model.graph.initializer
+        if tensor.name in computing
+        and is_float(tensor.data_type)
+        and element_count(tensor) > LARGE_ELEMENTS
+    ]
 
 
 def _holds_one_value(tensor: TensorProto) -> bool:

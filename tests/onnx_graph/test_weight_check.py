@@ -79,7 +79,6 @@ def test_model_without_large_weights_can_show_a_fault():
 def test_shipped_light_files_cannot_show_a_fault():
     shipped = next(onnx_light_directory().glob("light_squeezenet.onnx"))
     model = onnx.load(shipped)
-    assert not can_show_fault(model)
     assert not can_show_fault(simplify(bind_shapes(model, {}, {})))
 
 
