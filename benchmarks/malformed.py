@@ -1,19 +1,24 @@
-"""Damage what commands and stages read; say whether each ends in a sentence and a documented code.
+"""Damage what commands, stages and the API read; say whether each ends in a sentence and a code.
 
-    python benchmarks/malformed.py [--seed 0] [--only "params;names"] [--most 3] [--output FILE]
+    python benchmarks/malformed.py [--seed 0] [--mutations 60] [--only "params;names"] [--most 3]
+        [--output results/malformed.json]
 
-Parameters, names, registrations, journals, logs, databases, artifacts and archives of a small
-network are damaged by a seeded generator: cut off, emptied, bytes changed, values of other types,
-folders in the place of files. Models are `benchmarks/malformed_models.py`'s. Nothing may end by a
-signal, with a traceback, or with a code that is not documented for such an input; a refused `add`
-may leave nothing.
+Parameters, names, options, registrations, models, journals, logs, databases, artifacts, archives,
+banks, predictors and libraries of a small network are damaged by a seeded generator: cut off,
+emptied, bytes changed, values of other types, folders in the place of files. Then valid banks,
+journals, predictors and libraries are mutated, with checksums and digests that fit
+(`benchmarks.helpers.mutations`). Nothing may end by a signal, with a traceback, or with a code that
+is not documented for such an input, or go on for more than a minute; a refused `add` or option may
+change nothing.
 
-Prints a line a case, then one line of JSON. Exit code 1 if anything went wrong.
+Prints a line a case, then one line of JSON. Exit code 1 if anything went wrong. On two quiet cores
+all of it takes about 40 minutes; ``--most 3 --mutations 5`` takes 5.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -23,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,57 +37,116 @@ import numpy as np
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import malformed_models
 from benchmarks.helpers import tiny_checkout
-from benchmarks.helpers.damages import STRATEGY, Case, cases
+from benchmarks.helpers.damages import OUT, STRATEGY, Case, cases
+from benchmarks.helpers.forked import Ended, in_fork, write_then
+from benchmarks.helpers.mutations import NAMES, mutations
 from benchmarks.helpers.tiny_checkout import MODEL
+from fewtune.artifacts import Fingerprint
+from fewtune.bank.exchange import export_bank
+from fewtune.predictor import files_of, shipped
+from fewtune.process.warm import warm_process
 
-_END_S = 300
+_END_S = 60.0
+# A tuning or compiling that damage does not stop goes on to its end.
+_STAGE_S = 300.0
+# What the readers of mutated files do in processes of their own.
+_APART = ("fewtune.storage.log_archive", "fewtune.predictor.pretrained")
+_CODES = (0, 2, 3, 5)
 
 
 def run_case(root: Path, case: Case, kept: Path) -> dict[str, Any]:
     """Damage, run, judge, and put everything back."""
     case.damage()
     models = {path.name for path in (root / "models").iterdir()}
+    parameters = (root / "params.yaml").is_file() and (root / "params.yaml").read_bytes()
+    if callable(case.command):
+        ended = in_fork(case.command, _END_S)
+    else:
+        ended = _command(root, case.command)
+    faults = faults_of(ended, case.codes)
+    left = {path.name for path in (root / "models").iterdir()} - models
+    if ended.code and left:
+        faults.append(f"left behind: models/{', '.join(sorted(left))}")
+    if ended.code and parameters and (root / "params.yaml").read_bytes() != parameters:
+        faults.append("params.yaml was changed")
+    restore(root, kept)
+    return row(case.kind, case.what, ended, faults)
+
+
+def _command(root: Path, arguments: tuple[str, ...]) -> Ended:
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, *case.command],
+            [sys.executable, *arguments],
             cwd=root,
             env=tiny_checkout.environment(root),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_END_S,
+            timeout=_STAGE_S if "stages." in arguments[1] else _END_S,
         )
         code, text = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired:
         code, text = None, ""
+    return Ended(code, text, time.monotonic() - began)
+
+
+def faults_of(ended: Ended, codes: tuple[int, ...]) -> list[str]:
+    """What is wrong with an end; codes are the documented ones."""
+    if ended.code is None:
+        return [f"no end in {_END_S:g} s"]
     faults = []
-    if code is None:
-        faults.append(f"no end in {_END_S} s")
-    elif code < 0:
-        faults.append(f"ended by {signal.Signals(-code).name}")
-    elif code not in case.codes:
-        faults.append(f"exit code {code}, not one of {case.codes}")
-    if "Traceback (most recent call last)" in text:
-        faults.append(f"a traceback: {text.strip().splitlines()[-1][:200]}")
-    reasons = [line for line in text.splitlines() if line.startswith("fewtune: ")]
-    if code and not reasons and not faults:
-        faults.append(f"no sentence: {text.strip()[-200:]}")
-    left = {path.name for path in (root / "models").iterdir()} - models
-    if code and left:
-        faults.append(f"left behind: models/{', '.join(sorted(left))}")
-    restore(root, kept)
-    row = {"kind": case.kind, "what": case.what, "code": code, "faults": faults}
-    return {
-        **row,
-        "said": reasons[-1][:300] if reasons else "",
-        "s": round(time.monotonic() - began, 1),
-    }
+    if ended.code < 0:
+        faults.append(f"ended by {signal.Signals(-ended.code).name}")
+    elif ended.code not in codes:
+        faults.append(f"exit code {ended.code}, not one of {codes}")
+    if "Traceback (most recent call last)" in ended.text:
+        faults.append(f"a traceback: {ended.text.strip().splitlines()[-1][:200]}")
+    if ended.code and not faults and not _sentences(ended):
+        faults.append(f"no sentence: {ended.text.strip()[-200:]}")
+    return faults
 
 
-_KEPT = ("params.yaml", "models", "out", ".fewtune", "samples.npz")
+def _sentences(ended: Ended) -> list[str]:
+    return [line for line in ended.text.splitlines() if line.startswith("fewtune: ")]
+
+
+def row(kind: str, what: str, ended: Ended, faults: list[str]) -> dict[str, Any]:
+    """The result of one case."""
+    said = (_sentences(ended) or [""])[-1][:300]
+    head = {"kind": kind, "what": what, "code": ended.code, "faults": faults}
+    return {**head, "said": said, "s": round(ended.seconds, 1)}
+
+
+def mutated(root: Path, count: int, chance: random.Random) -> Iterator[dict[str, Any]]:
+    """So many mutations of each kind of file, read in forks of this process."""
+    out = root / OUT / STRATEGY
+    (journal,) = sorted((root / ".fewtune" / "journals").rglob("*.jsonl"))[:1]
+    fingerprint = Fingerprint.read(root / "out" / "fingerprint")
+    log, library = out / "share", out / "compile" / "model.so"
+    for kind in mutations(log, journal, library, fingerprint, chance):
+        for each in itertools.islice(kind, count):
+            with tempfile.TemporaryDirectory(prefix="mutated-") as scratch:
+                path = Path(scratch) / NAMES[each.kind]
+                ended = in_fork(write_then(path, each.content, each.read), _END_S)
+            yield row(each.kind, each.what, ended, faults_of(ended, _CODES))
+
+
+def models() -> Iterator[dict[str, Any]]:
+    """Every malformed model, checked in a fork of this process."""
+    for case in malformed_models.cases():
+        found = malformed_models.check_case_warm(case)
+        ended = Ended(found.code, f"fewtune: {found.said}", found.seconds)
+        yield row("models", case.name, ended, [found.fault] if found.fault else [])
+
+
+_KEPT = (
+    *("params.yaml", "models", "out", ".fewtune", "samples.npz"),
+    *("bank", "predictors", "valid.bank"),
+)
 
 
 def keep(root: Path, kept: Path) -> None:
@@ -137,6 +202,13 @@ def prepare(root: Path) -> None:
             break
         time.sleep(0.01)
     stage.wait()
+    fingerprint = Fingerprint.read(root / "out" / "fingerprint")
+    log = root / OUT / STRATEGY / "share"
+    export_bank(log, root / "valid.bank", fingerprint, licence="CC0-1.0")
+    for file, copy in zip(
+        files_of(shipped()[0]), files_of(root / "predictors" / "own"), strict=True
+    ):
+        shutil.copyfile(file, copy)
 
 
 def main() -> int:
@@ -145,6 +217,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="kinds, with semicolons between them")
     parser.add_argument("--most", type=int, help="so many of each kind, drawn by the seed")
+    parser.add_argument("--mutations", type=int, default=60, help="of each kind of file")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -165,11 +238,17 @@ def main() -> int:
                 for kind in kinds
                 for case in [each for each in chosen if each.kind == kind][: options.most]
             ]
-        for case in chosen:
-            rows.append(run_case(root, case, kept))
-            print(json.dumps(rows[-1]), flush=True)
-            if options.output:
-                options.output.write_text(summary(rows) + "\n")
+        done = itertools.chain(
+            (run_case(root, case, kept) for case in chosen),
+            mutated(root, options.mutations, chance),
+            [] if options.only or options.most else models(),
+        )
+        with warm_process(_APART):
+            for each in done:
+                rows.append(each)
+                print(json.dumps(each), flush=True)
+                if options.output:
+                    options.output.write_text(summary(rows) + "\n")
     print(summary(rows))
     return 1 if any(row["faults"] for row in rows) else 0
 
@@ -179,8 +258,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     kinds = dict.fromkeys(row["kind"] for row in rows)
     counts = {kind: sum(row["kind"] == kind for row in rows) for kind in kinds}
     faulty = sum(bool(row["faults"]) for row in rows)
-    head = {"inputs": len(rows), "with_faults": faulty, "by_kind": counts}
-    return json.dumps({**head, "rows": rows})
+    mutations = sum(count for kind, count in counts.items() if kind in NAMES)
+    head = {"inputs": len(rows) - mutations, "mutations": mutations, "with_faults": faulty}
+    return json.dumps({**head, "by_kind": counts, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +22,7 @@ from typing import NamedTuple
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.helpers.forked import in_fork
 from benchmarks.helpers.malformed_files import data_cases, file_cases
 from benchmarks.helpers.malformed_graphs import graph_cases
 from benchmarks.helpers.malformed_network import Case
@@ -92,40 +91,22 @@ def check_case(case: Case) -> Result:
 
 
 def check_case_warm(case: Case) -> Result:
-    """Put one case through what the command calls, in a fork of this process.
-
-    The process must have no thread of TVM's or onnxruntime's: it imports, and forks.
-    """
+    """Put one case through what the command calls, in a fork of this process."""
     from fewtune.model_check.check import check_here
     from fewtune.model_check.job import CheckJob
 
     with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
         path, said = case.write(Path(scratch)), Path(scratch) / "report.json"
-        errors = Path(scratch) / "errors.txt"
-        began_s = time.perf_counter()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                silent = os.open(errors, os.O_WRONLY | os.O_CREAT, 0o600)
-                os.dup2(silent, 1)
-                os.dup2(silent, 2)
-                report = check_here(CheckJob(model=path))
-                said.write_text(json.dumps(report))
-                code = report["exit_code"]
-            except BaseException:  # noqa: BLE001 (what the command would print)
-                traceback.print_exc()
-                sys.stderr.flush()
-            finally:
-                os._exit(code)
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-            if time.perf_counter() - began_s > LIMIT_S:
-                os.kill(child, signal.SIGKILL)
-            time.sleep(0.01)
-        seconds = time.perf_counter() - began_s
+
+        def check() -> int:
+            report = check_here(CheckJob(model=path))
+            said.write_text(json.dumps(report))
+            return int(report["exit_code"])
+
+        ended = in_fork(check, LIMIT_S)
         output = said.read_text() if said.is_file() else ""
-        code = os.waitstatus_to_exitcode(ended[1])
-        return judged(case, code, output, errors.read_text(errors="replace"), seconds)
+        code = -signal.SIGKILL if ended.code is None else ended.code
+        return judged(case, code, output, ended.text, ended.seconds)
 
 
 def main() -> None:

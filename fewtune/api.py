@@ -7,6 +7,7 @@ measures nothing. A call that was killed goes on where it stopped.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
+from fewtune.util.files import machine_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,7 +154,8 @@ def tune(
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
     # The warm process loads TVM in parallel to this one.
-    with own_temporary_folder(), warm_process(APART):
+    shared = Path(tempfile.gettempdir())
+    with machine_errors(shared, Path(out)), own_temporary_folder(), warm_process(APART):
         return _tuned(
             model,
             Path(out),
@@ -243,7 +246,7 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     imported = artifacts.ImportReport.read(folder / "import")
     note = require_runnable(path)
     set_threads(note.threads)
-    with own_temporary_folder():
+    with machine_errors(Path(tempfile.gettempdir())), own_temporary_folder():
         compiled = CompiledModel(path, target_from_json(note.target))
 
     def run(**inputs: np.ndarray) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import re
 # The system's errors for a full or broken disk, missing permissions and exhausted memory.
 MACHINES_FAULT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM}
-    | {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+    | {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EFBIG}
 )
 
 # Those of a disk alone.
@@ -96,8 +96,11 @@ def one_line(error: object) -> str:
 def disk_line(error: OSError) -> str:
     """What the system refused, in one sentence."""
     what = f"{error.filename}: " if error.filename else ""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = "free some space" if full else "mend that"
+    advice = {
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "free some space",
+        errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    }.get(error.errno or 0, "mend that")
     reason = (error.strerror or str(error)).lower()
     return f"{what}{reason}; {advice} and run again: what was measured is kept"
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.helpers.tiny_checkout import MODEL
+from fewtune.predictor import files_of
+from fewtune.predictor.pretrained import Pretrained
+from fewtune.runtime.sealed_library import require_runnable
 
 OUT = f"out/{MODEL}"
 STRATEGY = "selective"
@@ -52,8 +55,8 @@ class Case:
     ----------
     kind, what : str
         What is damaged, and how.
-    command : tuple of str
-        Arguments of Python at the checkout.
+    command : tuple of str, or callable
+        Arguments of Python at the checkout; or what a fork of this process does.
     codes : tuple of int
         The documented exit codes; 0 where the damage may mean nothing.
     damage : callable
@@ -62,9 +65,20 @@ class Case:
 
     kind: str
     what: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] | Callable[[], object]
     codes: tuple[int, ...]
     damage: Callable[[], None]
+
+
+# Each is refused, and leaves every file as it was.
+OPTIONS = (
+    *("tune={}", "tune=[]", "tune", "=", "nosuch=1", "tune.nosuch=1", "tune.trials_per_task=-1"),
+    *("tune.trials_per_task=", "tune.trials_per_task=abc", "tune.trials_per_task=1e400"),
+    *("tune.start_from=../../../../etc", "tune.strategy=none", "tune.budget_s=nan"),
+    *("fingerprint.threads=99999", "fingerprint.threads=0", "fingerprint.target=nonsense"),
+    *('fingerprint.target={"kind":"llvm","mcpu":"nonsense"}', 'fingerprint.target={"kind":'),
+    *("share_schedules.top=x", "benchmark.rounds=0", "tune.predictor=predictors/absent"),
+)
 
 
 def damages(file: Path, chance: random.Random) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -127,7 +141,7 @@ def cases(root: Path, chance: random.Random) -> Iterator[Case]:
     one = ("--model", MODEL)
     both = (*one, "--strategy", STRATEGY)
     parameters = root / "params.yaml"
-    for what, do in [*damages(parameters, chance), *wrong_values(parameters, chance, 20)]:
+    for what, do in [*damages(parameters, chance), *wrong_values(parameters, chance, 40)]:
         yield Case("params", what, stage("fingerprint"), (0, 2), do)
     for name in NAMES:
         given = (*command, "add", "three.onnx", "--no-check", f"--name={name}")
@@ -161,3 +175,17 @@ def cases(root: Path, chance: random.Random) -> Iterator[Case]:
             "samples.npz",
         )
         yield Case("archives", what, given, (0, 2), do)
+    for option in OPTIONS:
+        ran = (*command, "run", MODEL, "--set", option)
+        yield Case("options", option, ran, (2, 3), lambda: None)
+    bank = root / "valid.bank"
+    for what, do in damages(bank, chance):
+        yield Case("banks", what, (*command, "bank", "import", "valid.bank"), (0, 2), do)
+    own = root / "predictors" / "own"
+    for file in files_of(own):
+        for what, do in damages(file, chance):
+            named = f"{file.name}: {what}"
+            yield Case("predictors", named, lambda: Pretrained.read(own), (0, 2), do)
+    library = root / OUT / STRATEGY / "compile" / "model.so"
+    for what, do in damages(library, chance):
+        yield Case("libraries", what, lambda: require_runnable(library), (0, 2, 3), do)

@@ -79,6 +79,7 @@ class LogInfo(Artifact):
         default=False,
         description="whether its fastest schedules' outputs were compared with what tasks compute",
     )
+    sha256: str = Field(default="", description="of the two database files, if it was noted")
 
 
 class Conditions(Part):

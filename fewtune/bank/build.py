@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import BoostedTrees
 from fewtune.search.warm_start import learnable
 from fewtune.similarity.space_signature import DesignSpace, design_space
-from fewtune.storage.database import RECORDS, WORKLOADS, read_trace
+from fewtune.storage.database import digest, read_trace
 from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
 from fewtune.task.analysis import KernelCost, analyse
 from fewtune.trial.trial import Trial
@@ -83,7 +82,7 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
     )
     places = {form: place for place, form in enumerate(forms)}
     report = BankReport(
-        sources=[BankSource(name=name, digest=_digest(path)) for path, name in names.items()],
+        sources=[BankSource(name=name, digest=digest(path)[:16]) for path, name in names.items()],
         forms=[list(form) for form in forms],
         entries=[_entry(workload, places, names) for workload in kept],
     )
@@ -189,8 +188,3 @@ def _entry(
 def _name(log: Path, root: Path) -> str:
     """A log's path below the folder of all; the folder's own name if it is a log itself."""
     return root.resolve().name if log == root else log.relative_to(root).as_posix()
-
-
-def _digest(log: Path) -> str:
-    files = (log / name for name in (WORKLOADS, RECORDS))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -26,6 +26,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
+from fewtune.util.files import machine_errors
 from fewtune.util.validation import complaint
 
 
@@ -57,7 +58,7 @@ def check(
     )
     try:
         job = model if isinstance(model, CheckJob) else CheckJob.model_validate(given)
-        with own_temporary_folder():
+        with machine_errors(Path(tempfile.gettempdir())), own_temporary_folder():
             return CheckReport.from_json(run_apart(_Check(**dict(job))))
     except FewtuneError as error:
         return _refused(found, error)

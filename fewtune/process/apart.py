@@ -139,6 +139,16 @@ class Child:
     def __init__(self, job: Job) -> None:
         self._job = job
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The steps that the last attempt did without."""
+        return self._job.left_out
+
+    @property
+    def advice(self) -> str:
+        """What a user can do if the job crashes whatever is left out."""
+        return self._job.advice
+
     def __enter__(self) -> Child:
         self._start()
         return self
@@ -220,10 +230,8 @@ def _result(child: Child) -> Any:
             if not child.again_without(crash.note, str(crash)):
                 is_shown = bool(os.environ.get(SHOW_STDERR))
                 hint = "" if is_shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
-                raise InputError(
-                    f"{crash}, with no optional step left to do without: export the model in "
-                    f"another way, or end it before that place{hint}"
-                ) from None
+                steps = ", with no optional step left to do without" if child.left_out else ""
+                raise InputError(f"{crash}{steps}: {child.advice}{hint}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,8 @@ class Job(BaseModel):
     # Whether the child writes to its parent's streams.
     shows_output: ClassVar[bool] = False
     environment: ClassVar[dict[str, str]] = {}
+    # What a user can do if native code crashes.
+    advice: ClassVar[str] = "export the model in another way, or end it before that place"
 
     left_out: dict[str, str] = Field(default_factory=dict)
 

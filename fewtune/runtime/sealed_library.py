@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from fewtune.artifacts.base import Part
 from fewtune.artifacts.machine import Fingerprint
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError, MachineError, last_line
 from fewtune.runtime.host_features import lacking_here, needed_extensions
 from fewtune.runtime.target import architecture, target_from_json
 from fewtune.runtime.tvm import tvm, usable_cores
@@ -115,4 +115,8 @@ def require_runnable(library: Path) -> LibraryNote:
             f"{library} was made by TVM {note.tvm}, and this is {tvm.__version__}: compile the "
             "model again"
         )
+    try:
+        target_from_json(note.target)
+    except Exception as fault:  # noqa: BLE001 (TVM raises several kinds for a bad target)
+        raise InputError(f"{library} has a damaged note ({last_line(fault)}): {_AGAIN}") from None
     return note

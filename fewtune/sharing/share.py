@@ -19,7 +19,7 @@ from fewtune.sharing.child import SharingWork
 from fewtune.sharing.job import RULES, ShareJob, SharingRules
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
-from fewtune.storage.database import RECORDS, WORKLOADS, read_database, write_database
+from fewtune.storage.database import RECORDS, WORKLOADS, read_database, seal, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.cache_state import MEASURING
@@ -120,6 +120,7 @@ def share_schedules(
         # To write all trials of a full tuning anew takes 10 s.
         for name in (WORKLOADS, RECORDS):
             shutil.copyfile(tune_directory / name, directory / name)
+        seal(directory)
     write_wrong_schedules(directory, state.tasks.values())
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     report = _report(selection, job, state, events, fingerprint)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fewtune.errors import JournalError
+from fewtune.artifacts import LogInfo
+from fewtune.errors import JournalError, last_line
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.trial.trial import Trial, plain
+from fewtune.trial.trial import Trial, is_trace, plain
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
+ADVICE = "run the stage that wrote it again, or take the log from its backup"
+# Those of a module are five, those of a record's trace six; transformed layouts have some more.
+_MOST_LEVELS = 24
 
 
 def record_of(
     trial: Trial, workload: ms.database.Workload, target: tvm.target.Target
 ) -> ms.database.TuningRecord:
-    """A trial as TVM's tuning record."""
+    """A trial as TVM's tuning record.
+
+    Raises
+    ------
+    JournalError
+        If its trace is none of its task's.
+    """
     arguments = [plain(info.as_json()) for info in _args_info(workload.mod)]
     target_config = plain(json.loads(str(target)))
-    return ms.database.TuningRecord.from_json(
-        [trial.trace, trial.run_s or [1e10], target_config, arguments], workload
-    )
+    record = [trial.trace, trial.run_s or [1e10], target_config, arguments]
+    try:
+        return ms.database.TuningRecord.from_json(record, workload)
+    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
+        raise JournalError(f"a trial's trace is none of TVM's ({last_line(fault)})") from None
 
 
 def replay(module: tvm.IRModule, trial: Trial, target: tvm.target.Target) -> tvm.s_tir.Schedule:
@@ -59,6 +74,20 @@ def write_database(
         for trial in trials.get(name, []):
             if trial.run_s:
                 database.commit_tuning_record(record_of(trial, workload, target))
+    seal(directory)
+
+
+def seal(directory: Path) -> None:
+    """Note the digest of the two files in ``log.json``, if the folder has one."""
+    if (directory / LogInfo.file_name).is_file():
+        info = LogInfo.read(directory)
+        info.model_copy(update={"sha256": digest(directory)}).write(directory)
+
+
+def digest(directory: Path) -> str:
+    """SHA-256 of the two files, in hex."""
+    files = (directory / name for name in (WORKLOADS, RECORDS))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def read_database(directory: Path) -> ms.database.JSONDatabase:
@@ -71,13 +100,15 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
     """
     workloads = _checked_lines(directory / WORKLOADS, _is_workload)
     _checked_lines(directory / RECORDS, lambda value: _is_record(value, workloads))
+    info = LogInfo.read(directory) if (directory / LogInfo.file_name).is_file() else None
+    if info is not None and info.sha256 not in ("", digest(directory)):
+        raise JournalError(f"{directory} is not as it was written: {ADVICE}")
     try:
         return ms.database.JSONDatabase(
             str(directory / WORKLOADS), str(directory / RECORDS), allow_missing=False
         )
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
-        lines = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise JournalError(f"{directory}: TVM cannot read this log ({lines[-1]})") from None
+        raise JournalError(f"{directory}: TVM cannot read this log ({last_line(fault)})") from None
 
 
 def _checked_lines(path: Path, is_right: Callable[[Any], bool]) -> int:
@@ -92,45 +123,43 @@ def _checked_lines(path: Path, is_right: Callable[[Any], bool]) -> int:
         except (ValueError, RecursionError):
             right = False
         if not right:
-            raise JournalError(
-                f"{path}: line {number} is damaged; run the stage that wrote it again, or take the "
-                "log from its backup"
-            )
+            raise JournalError(f"{path}: line {number} is damaged; {ADVICE}")
     return len(lines)
 
 
 def _is_workload(value: Any) -> bool:
-    """A hash and a module, both as text."""
+    """A hash, and a module as TVM's JSON in base 64, behind its length."""
     match value:
-        case [str(digest), str(module)]:
-            return digest.isdecimal() and len(module) > 0
+        case [str(number), str(module)] if number.isdecimal():
+            return _is_flat(json.loads(base64.b64decode(module, validate=True)[8:]), _MOST_LEVELS)
     return False
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether JSON has so few levels: TVM reads each by a call, and its modules are lists."""
+    inner = value.values() if isinstance(value, dict) else value
+    return not isinstance(value, dict | list) or (
+        levels > 0 and all(_is_flat(each, levels - 1) for each in inner)
+    )
 
 
 def _is_record(value: Any, workloads: int) -> bool:
     """A workload's place, a trace, seconds, a target, the arguments."""
     match value:
-        case [int(place), [[list(steps), list(decisions)], times, target, list(arguments)]]:
+        case [int(place), [trace, times, target, list(arguments)]]:
             return (
                 0 <= place < workloads
-                and all(isinstance(step, list) and len(step) == 4 for step in steps)
-                and all(_is_step(*step) for step in steps)
-                and all(isinstance(each, list) and len(each) == 2 for each in decisions)
-                and all(isinstance(each[0], int) and each[0] < len(steps) for each in decisions)
-                and (times is None or (isinstance(times, list) and all(map(_is_number, times))))
+                and is_trace(trace)
+                and (times is None or (isinstance(times, list) and all(map(_is_time, times))))
                 and (target is None or isinstance(target, dict | str))
                 and all(isinstance(each, list) and len(each) == 3 for each in arguments)
+                and _is_flat(value, _MOST_LEVELS)
             )
     return False
 
 
-def _is_step(name: Any, inputs: Any, attributes: Any, outputs: Any) -> bool:
-    lists = (inputs, attributes, outputs)
-    return isinstance(name, str) and all(isinstance(each, list) for each in lists)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
 def best_trials(

@@ -11,11 +11,84 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from fewtune.errors import JournalError, MachineError
+from fewtune.trial.trial import Seconds, TrialEntry
 
 _FORMAT = 1
+# What events of a kind have besides; other kinds may have anything.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "start": ("task",),
+    "default": ("task", "trial"),
+    "known": ("task", "trial"),
+    "batch": ("task", "trials", "phases"),
+    "checks": ("task", "faults"),
+    "finals": ("task", "medians_s", "phases"),
+    "in_model": ("finals",),
+    "end": ("task", "why"),
+    "crash": ("task", "signal"),
+    "finish": ("stopped_by",),
+}
+
+
+# The round whose trials have a donor each.
+_FROM_DONORS = "first donors"
+
+
+class Final(BaseModel):
+    """What a task's finals in the model chose."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    keys: list[str]
+    chosen: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _chose_one(self) -> Final:
+        if self.chosen >= len(self.keys):
+            raise ValueError("no such schedule took part")
+        return self
+
+
+class Event(BaseModel):
+    """What is common to the events of all sessions; reports read further fields."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    kind: str
+    task: str = ""
+    elapsed_s: FiniteFloat = 0.0
+    stolen_s: FiniteFloat = 0.0
+    phases: dict[str, FiniteFloat] = {}
+    repeats: int = 0
+    trial: TrialEntry | None = None
+    trials: list[TrialEntry] = []
+    medians_s: dict[str, Seconds] = {}
+    faults: dict[str, str] = {}
+    finals: dict[str, Final] = {}
+    round: str = ""
+    donors: list[str | None] = []
+    ranks: list[int | None] = []
+    reasons: dict[str, int] = {}
+    offered: int = 0
+    why: str = ""
+    signal: str = ""
+    stopped_by: str = ""
+    patience: list[float | None] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Event:
+        needed = _NEEDED.get(self.kind, ())
+        for name in needed:
+            if name not in self.model_fields_set or getattr(self, name) is None:
+                raise ValueError(f"{name} is missing")
+        counts = {len(self.donors), len(self.ranks), len(self.trials)}
+        if self.kind == "batch" and self.round == _FROM_DONORS and len(counts) > 1:
+            raise ValueError("not every trial has a donor and a rank")
+        return self
 
 
 class Journal:
@@ -93,10 +166,12 @@ class Journal:
                     # After a power cut the last line can be damaged too, by unordered blocks.
                     whole -= len(line) + 1
                     break
-                raise JournalError(
-                    f"{self.path}: line {number} is damaged; move the file away to start anew "
-                    "(the lines before it can be kept with `head`)"
-                )
+                raise self._damaged(number, "its checksum is another one")
+            if number > 1:
+                try:
+                    Event.model_validate(event)
+                except (ValidationError, RecursionError) as fault:
+                    raise self._damaged(number, _reason(fault)) from None
             self.events.append(event)
         if whole < len(content):
             os.truncate(self.path, whole)
@@ -111,6 +186,20 @@ class Journal:
                     f"{expected.get(key)!r}: its trials do not hold here; move it away to start "
                     "anew"
                 )
+
+    def _damaged(self, line: int, reason: str) -> JournalError:
+        return JournalError(
+            f"{self.path}: line {line} is damaged ({reason}); move the file away to start anew "
+            "(the lines before it can be kept with `head`)"
+        )
+
+
+def _reason(fault: Exception) -> str:
+    """What a model says is wrong with an event, and where."""
+    if not isinstance(fault, ValidationError):
+        return "it is nested too deeply"
+    first = fault.errors()[0]
+    return ": ".join([".".join(map(str, first["loc"])) or "the event", first["msg"]])
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

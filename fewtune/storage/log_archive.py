@@ -11,12 +11,15 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint, LogInfo
-from fewtune.errors import InputError, JournalError
+from fewtune.errors import InputError
+from fewtune.process.apart import at, run_apart
+from fewtune.process.job import Job
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import tvm
-from fewtune.storage.database import RECORDS, read_database, write_database
+from fewtune.runtime.tvm import module_of, tvm
+from fewtune.storage.database import ADVICE, RECORDS, read_database, write_database
 from fewtune.task.extract import workload_hash
 from fewtune.timing.cache_state import MEASURING
 from fewtune.trial.trial import Trial
@@ -71,14 +74,14 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     found = read_workloads(directories)
     kept = {digest: logged.trials[:best] for digest, logged in found.items()}
+    checked = all(info.checked for info in infos)
+    infos[0].model_copy(update={"checked": checked}).write(directory)
     write_database(
         directory,
         {digest: logged.module for digest, logged in found.items()},
         kept,
         target_from_json(infos[0].target),
     )
-    checked = all(info.checked for info in infos)
-    infos[0].model_copy(update={"checked": checked}).write(directory)
     return {digest: len(trials) for digest, trials in kept.items()}
 
 
@@ -111,10 +114,10 @@ def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
     modules: dict[str, tvm.IRModule] = {}
     times_s: dict[str, dict[str, list[float]]] = {}
     logs: dict[str, dict[Path, None]] = {}
-    for path in directories:
-        for digest, module, trial in _trials(path):
-            modules.setdefault(digest, module)
-            logs.setdefault(digest, {})[path] = None
+    for log in _read(directories):
+        for digest, trial in log.trials:
+            modules.setdefault(digest, log.modules[digest])
+            logs.setdefault(digest, {})[log.directory] = None
             times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
             times.append(trial.outcome.median_s)
     found = {}
@@ -192,8 +195,8 @@ def read_seeds(
         If a log there is of another machine, target, TVM version or way of measuring.
     """
     found: dict[str, dict[str, Trial]] = {}
-    for path in logs_below(directory, fingerprint, "started from"):
-        for digest, _, trial in _trials(path):
+    for log in _read(logs_below(directory, fingerprint, "started from")):
+        for digest, trial in log.trials:
             known = found.setdefault(digest, {})
             before = known.get(trial.key)
             if before is None or trial.outcome.median_s < before.outcome.median_s:
@@ -230,18 +233,47 @@ def _refuse_predicted(path: Path, info: LogInfo) -> None:
         )
 
 
-def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
-    try:
-        records = list(read_database(directory).get_all_tuning_records())
-    except JournalError:
-        raise
-    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
-        line = str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__
-        raise JournalError(f"{directory}: TVM cannot read this log ({line})") from None
+class _Log(NamedTuple):
+    """What a log holds: its modules by workload hash, and its valid trials."""
+
+    directory: Path
+    modules: dict[str, tvm.IRModule]
+    trials: list[tuple[str, Trial]]
+
+
+class ReadLogs(Job):
+    """Reads logs, which others may have made: they can crash TVM."""
+
+    advice: ClassVar[str] = ADVICE
+    paths: list[str]
+
+    def run(self) -> list[dict[str, Any]]:
+        return [self._read(Path(path)) for path in self.paths]
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        at(f"TVM was reading {path}")
+        modules: dict[str, str] = {}
+        trials = []
+        for record in read_database(path).get_all_tuning_records():
+            if record.run_secs:
+                digest, trial = workload_hash(record.workload.mod), Trial.from_record(record)
+                modules[digest] = modules.get(digest) or tvm.ir.save_json(record.workload.mod)
+                trials.append([digest, trial.key, trial.run_s])
+        return {"modules": modules, "trials": trials}
+
+
+def _read(directories: list[Path]) -> list[_Log]:
+    """Read logs in a child process."""
+    if not directories:
+        return []
+    found = run_apart(ReadLogs(paths=[str(directory.resolve()) for directory in directories]))
     return [
-        (workload_hash(record.workload.mod), record.workload.mod, Trial.from_record(record))
-        for record in records
-        if record.run_secs
+        _Log(
+            directory,
+            {digest: module_of(text) for digest, text in each["modules"].items()},
+            [(digest, Trial(key, run_s, None)) for digest, key, run_s in each["trials"]],
+        )
+        for directory, each in zip(directories, found, strict=True)
     ]
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
+
+# A variable of a trace: a block, a loop or a number.
+_VARIABLE = re.compile(r"[blv]\d+")
+# Of the factors of a split one may be left to TVM; padding may have no value. Elsewhere TVM reads
+# the memory behind what is null.
+_MAY_LACK_INPUTS, _MAY_LACK_ATTRIBUTES = {"Split", "LoopPartition"}, {"TransformLayout"}
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,66 @@ class Trial:
         return Trial(
             _text(entry["trace"]), entry.get("run_s"), cause, is_checked, entry.get("fault", "")
         )
+
+
+def is_trace(value: Any) -> bool:
+    """Whether JSON is a trace as TVM writes them: no variable is used before it has a value."""
+    match value:
+        case [list(steps), list(decisions)]:
+            known: set[Any] = set()
+            return all(_is_step(step, known) for step in steps) and all(
+                isinstance(each, list)
+                and len(each) == 2
+                and type(each[0]) is int
+                and 0 <= each[0] < len(steps)
+                for each in decisions
+            )
+    return False
+
+
+def _is_step(step: Any, known: set[Any]) -> bool:
+    """Whether an instruction is one; adds its results to the known variables."""
+    match step:
+        case [str(name), list(inputs), list(attributes), list(outputs)]:
+            empty = (None in inputs and name not in _MAY_LACK_INPUTS) or (
+                None in attributes and name not in _MAY_LACK_ATTRIBUTES
+            )
+            are_names = all(isinstance(each, str) for each in outputs)
+            if empty or not are_names or not _are_known(inputs, known):
+                return False
+            known.update(outputs)
+            return True
+    return False
+
+
+def _are_known(inputs: list[Any], known: set[Any]) -> bool:
+    return all(
+        _are_known(each, known)
+        if isinstance(each, list)
+        else not isinstance(each, str) or each in known or not _VARIABLE.fullmatch(each)
+        for each in inputs
+    )
+
+
+def _own_trace(value: Any) -> Any:
+    if value is not None and not is_trace(value):
+        raise ValueError("the trace is not one of TVM's")
+    return value
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class TrialEntry(BaseModel):
+    """A trial in a journal."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    trace: Annotated[Any, AfterValidator(_own_trace)]
+    run_s: Annotated[list[Seconds], Field(min_length=1)] | None = None
+    cause: str | None = None
+    checked: bool | None = None
+    fault: str = ""
 
 
 def plain(value: Any) -> Any:

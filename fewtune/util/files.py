@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
+
 # What `tempfile` makes beside a file or folder named NAME: .NAME.xxxxxxxx, or .NAME.old.xxxxxxxx.
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 _YOUNG_S = 1.0
@@ -67,6 +69,28 @@ def full_disk(*folders: Path) -> OSError | None:
         if shutil.disk_usage(folder).free < _ROOM_BYTES:
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     return None
+
+
+@contextmanager
+def machine_errors(*folders: Path) -> Iterator[None]:
+    """Raise what the system refuses in the block, such as room in one of the folders, as such.
+
+    Raises
+    ------
+    MachineError
+        With one sentence.
+    """
+    try:
+        yield
+    except FewtuneError:
+        raise
+    except Exception as fault:
+        refused = full_disk(*(folder for folder in folders if folder.is_dir()))
+        if isinstance(fault, OSError) and fault.errno in MACHINES_FAULT:
+            refused = fault
+        if refused is None:
+            raise
+        raise MachineError(disk_line(refused)) from None
 
 
 def canonical_json(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 import zipfile
 from pathlib import Path
 
@@ -48,6 +50,12 @@ def with_manifest(file: Path, target: Path, **values: object) -> Path:
         manifest = json.loads(archive.read("manifest.json"))
     content = json.dumps({**manifest, **values}).encode()
     return changed(file, target, **{"manifest.json": content})
+
+
+def without_digest(file: Path, target: Path) -> Path:
+    with zipfile.ZipFile(file) as archive:
+        holds = json.loads(archive.read("manifest.json"))["holds_for"]
+    return with_manifest(file, target, holds_for={**holds, "sha256": ""})
 
 
 def test_what_was_exported_comes_back(tmp_path: Path, logs: Path, file: Path) -> None:
@@ -110,3 +118,22 @@ def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, fil
         with pytest.raises(InputError, match=match):
             import_bank(path, tuned_tiny.fingerprint(), folder)
     assert not (tmp_path.parent / "evil").exists()
+
+
+def test_a_module_that_holds_itself_ends_no_process(tmp_path: Path, file: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        lines = archive.read("database_workload.json").splitlines()
+    number, packed = json.loads(lines[0])
+    text = base64.b64decode(packed)[8:]
+    graph = json.loads(text)
+    root = graph["nodes"][graph["root_index"]]["data"]
+    root[next(key for key, value in root.items() if value)] = graph["root_index"]
+    text = json.dumps(graph).encode()
+    packed = base64.b64encode(struct.pack("<Q", len(text)) + text).decode()
+    content = b"\n".join([json.dumps([number, packed]).encode(), *lines[1:], b""])
+    crafted = changed(file, tmp_path / "crafted", **{"database_workload.json": content})
+    crafted = without_digest(crafted, tmp_path / "crafted without digest")
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    with pytest.raises(InputError, match="ended by signal 11 .*while TVM was reading .*bank"):
+        import_bank(crafted, tuned_tiny.fingerprint(), folder)

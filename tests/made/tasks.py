@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fewtune.artifacts import TaskInfo
 from fewtune.runtime.tvm import tvm
@@ -24,6 +25,11 @@ def made_task(name: str, weight: int = 1) -> Task:
         share=0.5,
     )
     return Task(info, tvm.IRModule({}))
+
+
+def trace(name: str) -> list[Any]:
+    """A trace that only finds the block of this name."""
+    return [[["GetSBlock", [], [name, "main"], ["b0"]]], []]
 
 
 def trial(name: str, *run_s: float, cause: str | None = None) -> Trial:

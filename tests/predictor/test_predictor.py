@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.predictor import chosen_digest, gaussian_process, shipped
+from fewtune.predictor import chosen_digest, digest, gaussian_process, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_speeds, read_conditions
@@ -68,6 +68,23 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> No
         Pretrained.read(own)
     assert chosen_digest(str(own)) not in (before, None)
     assert chosen_digest("never") is None
+
+
+@pytest.mark.parametrize(
+    ("trees", "message"),
+    [
+        (b"[" * 200_000, "is damaged"),
+        (b"{L\0\0\0\0\0\0\0\x01a" * 100_000, "ended by signal 11 .* while XGBoost was reading"),
+    ],
+)
+def test_trees_that_would_crash_xgboost_do_not(tmp_path: Path, trees: bytes, message: str) -> None:
+    own = tmp_path / "own"
+    learnt(some_points(100)).write(own)
+    conditions = json.loads(own.with_suffix(".json").read_text())
+    own.with_suffix(".ubj").write_bytes(trees)
+    own.with_suffix(".json").write_text(json.dumps({**conditions, "trees": digest(trees)}))
+    with pytest.raises(InputError, match=message):
+        Pretrained.read(own)
 
 
 def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:

@@ -13,7 +13,7 @@ from fewtune.storage.journal import Journal
 from fewtune.trial.trial import Trial
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import PriorResult
-from tests.made.tasks import made_task, trial
+from tests.made.tasks import made_task, trace
 
 PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
 TUNED = TuneReport(
@@ -31,9 +31,14 @@ TUNED = TuneReport(
 )
 
 
+def trial(name: str, time_s: float) -> Trial:
+    return Trial.from_json({"trace": trace(name), "run_s": [time_s], "checked": True})
+
+
 def batch(task: str, elapsed_s: float, measured: Trial, **more: Any) -> dict[str, Any]:
     found = {"kind": "batch", "task": task, "elapsed_s": elapsed_s, "phases": PHASES}
-    return {**found, "trials": [measured.as_json()], **more}
+    donors = {"donors": [None], "ranks": [None]}
+    return {**found, "trials": [measured.as_json()], **donors, **more}
 
 
 EVENTS = [

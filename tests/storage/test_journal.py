@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,17 @@ from fewtune.errors import JournalError, MachineError
 from fewtune.storage.journal import Journal
 
 HEADER = {"machine": "0123456789ab", "target": "llvm", "search": {"seed": 0}}
-EVENTS = [{"kind": "start", "task": "conv"}, {"kind": "batch", "task": "conv", "trials": [1.5]}]
+TRACE = [
+    [["GetSBlock", [], ["conv", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1"]]],
+    [],
+]
+BATCH: dict[str, Any] = {
+    "kind": "batch",
+    "task": "conv",
+    "phases": {"run_s": 1.5},
+    "trials": [{"trace": TRACE, "run_s": [1e-3, 2e-3], "checked": True}],
+}
+EVENTS: list[dict[str, Any]] = [{"kind": "start", "task": "conv"}, BATCH]
 
 
 def written(path: Path, events: list[dict]) -> bytes:
@@ -35,8 +47,8 @@ def test_events_are_found_again_and_others_follow_them(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "journal.jsonl"
     written(path, EVENTS)
     assert reopened(path) == EVENTS
-    written(path, [{"kind": "finish", "note": "a\nline, ü"}])
-    assert reopened(path) == [*EVENTS, {"kind": "finish", "note": "a\nline, ü"}]
+    written(path, [{"kind": "phases", "note": "a\nline, ü"}])
+    assert reopened(path) == [*EVENTS, {"kind": "phases", "note": "a\nline, ü"}]
 
 
 def test_an_event_is_on_disk_before_append_returns(tmp_path: Path) -> None:
@@ -139,14 +151,58 @@ def test_a_full_disk_leaves_no_part_of_a_line(
     assert reopened(path) == EVENTS
 
 
-@pytest.mark.parametrize("event", ["3", "[]", "null", '{"task":"a"}', '{"kind":7}'])
-def test_an_event_of_the_wrong_type_is_damage(tmp_path: Path, event: str) -> None:
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path, {})
-    journal.close()
-    lines = [f"{zlib.crc32(event.encode()):08x} {event}\n"] * 2
+def with_events(path: Path, *events: str) -> Path:
+    """A journal of lines of right checksums."""
+    Journal(path, {}).close()
+    lines = [f"{zlib.crc32(event.encode()):08x} {event}\n" for event in events]
     path.write_text(path.read_text() + "".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("event", ["3", "[]", "null", '{"task":"a"}', '{"kind":7}', "[" * 9000])
+def test_what_is_no_event_is_damage(tmp_path: Path, event: str) -> None:
+    path = with_events(tmp_path / "journal.jsonl", event, event)
     with pytest.raises(JournalError, match="line 2 is damaged"):
+        Journal(path, {})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run_s": [-1.0]},
+        {"run_s": [float("nan")]},
+        {"run_s": [float("inf")]},
+        {"run_s": [0.0]},
+        {"run_s": []},
+        {"run_s": "fast"},
+        {"run_s": [True]},
+        {"checked": 1},
+        {"more": 1},
+        {"trace": {}},
+        {"trace": []},
+        {"trace": [[["GetLoops", ["b0"], [], ["l1"]]], []]},
+        {"trace": [[["GetSBlock", [], ["conv", "main"]]], []]},
+        {"trace": [[], [[0, 1]]]},
+    ],
+    ids=str,
+)
+def test_a_trial_that_was_never_measured_so_is_damage(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    (trial,) = BATCH["trials"]
+    wrong = {**BATCH, "trials": [{**trial, **changes}]}
+    path = with_events(tmp_path / "journal.jsonl", json.dumps(BATCH), json.dumps(wrong))
+    with pytest.raises(
+        JournalError, match=rf"line 3 is damaged \(trials\.0\.{next(iter(changes))}"
+    ):
+        Journal(path, {})
+
+
+@pytest.mark.parametrize("field", ["task", "trials", "phases"])
+def test_an_event_that_lacks_a_field_is_damage(tmp_path: Path, field: str) -> None:
+    lacking = {key: value for key, value in BATCH.items() if key != field}
+    path = with_events(tmp_path / "journal.jsonl", json.dumps(lacking))
+    with pytest.raises(JournalError, match=f"line 2 is damaged .*{field} is missing"):
         Journal(path, {})
 
 
