@@ -88,8 +88,10 @@ def mutated_value(value: Any, chance: random.Random) -> tuple[str, Any]:
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Every place in JSON: what holds it, and its path."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in list(items) if isinstance(value, dict | list) else []:
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict | list):
+        items = [*value.items()] if isinstance(value, dict) else [*enumerate(value)]
+    for key, inner in items:
         yield value, (*path, key)
         yield from _places(inner, (*path, key))
 
