@@ -48,10 +48,9 @@ class ModelSource(BaseModel):
     def _one_origin(self) -> Self:
         if sum(origin is not None for origin in (self.light, self.file)) != 1:
             raise ValueError("give one of light and file")
-        if self.file is not None and Path(self.file).name != self.file:
-            raise ValueError("file must lie beside model.yaml: give a name without folders")
-        if self.inputs is not None and Path(self.inputs).name != self.inputs:
-            raise ValueError("inputs must lie beside model.yaml: give a name without folders")
+        for field, name in (("file", self.file), ("inputs", self.inputs)):
+            if name is not None and Path(name).name != name:
+                raise ValueError(f"{field} must lie beside model.yaml: give a name without folders")
         return self
 
     @classmethod

@@ -122,18 +122,6 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
     @T.macro
     def advance_share(given, weights, extras, state, states, cell, step, d, worker):  # type: ignore[no-untyped-def]
         with T.sblock("share"):
-            T.reads(
-                given[0 : steps * batch, 0 : directions * width],
-                weights[d, 0:panels, 0:width, 0:lanes],
-                extras[d, 0:extra_width],
-                state[d, 0:2, 0:batch, 0:hidden],
-                cell[d, 0:batch, 0:hidden],
-            )
-            T.writes(
-                state[d, 0:2, 0:batch, 0:hidden],
-                states[0:steps, d, 0:batch, 0:hidden],
-                cell[d, 0:batch, 0:hidden],
-            )
             sums = T.sblock_alloc_buffer((rows, unrolled, gates, lanes), "float32", scope="local")
             known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
             # Other cores wrote parts of the state: it is read at once, not line by line between
@@ -168,17 +156,6 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
     ) -> None:
         T.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE, IS_SCHEDULED: True})
         with T.sblock("recurrence"):
-            T.reads(
-                given[0 : steps * batch, 0 : directions * width],
-                weights[0:directions, 0:panels, 0:width, 0:lanes],
-                extras[0:directions, 0:extra_width],
-                first[0:directions, 0:batch, 0:hidden],
-                first_cell[0:directions, 0:batch, 0:hidden],
-            )
-            T.writes(
-                states[0:steps, 0:directions, 0:batch, 0:hidden],
-                cell[0:directions, 0:batch, 0:hidden],
-            )
             # A step reads one of the two buffers of a state, and writes the other.
             state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
             for d in T.serial(directions):

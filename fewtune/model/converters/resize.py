@@ -28,8 +28,6 @@ OPERATOR = "relax.image.resize2d"
 _HALF = np.float32(0.5)
 # onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
-# Sums of up to so many elements are one expression; longer ones are a pass for each axis.
-_JOINT_TAPS = 8
 _TVM_METHODS = {"nearest": "nearest_neighbor"}
 # Attributes that have one supported value.
 _ONLY = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
@@ -266,19 +264,11 @@ def _kernel(
     """Call the kernel of a resize; indices and weights are its arguments."""
     tables: list[np.ndarray] = []
     found = [_Reading(line.axis, taps(line, method), tables) for line in lines]
-    is_joint = int(np.prod([each.count for each in found])) <= _JOINT_TAPS
 
     def compute(values: te.Tensor, *given: te.Tensor) -> te.Tensor:
-        dtype, result = str(values.dtype), values
-        if is_joint:
-            result = _sum_of(values, found, given, resized)
-        else:
-            reached = [int(extent) for extent in values.shape]
-            # The axis that shrinks most comes first: then the next passes have least work.
-            for each in sorted(found, key=lambda one: resized[one.axis] / reached[one.axis]):
-                reached[each.axis] = resized[each.axis]
-                result = _sum_of(result, [each], given, list(reached))
-        return result if str(result.dtype) == dtype else tvm.topi.cast(result, dtype)
+        result = _sum_of(values, found, given, resized)
+        is_same = str(result.dtype) == str(values.dtype)
+        return result if is_same else tvm.topi.cast(result, str(values.dtype))
 
     # TVM would call a kernel opaque that reads its indices from a table.
     return builder.call_te(
@@ -286,7 +276,7 @@ def _kernel(
         data,
         *map(relax.const, tables),
         primfunc_name_hint="resize",
-        primfunc_attrs={"op_pattern": INJECTIVE} if is_joint else None,
+        primfunc_attrs={"op_pattern": INJECTIVE},
     )
 
 

@@ -111,8 +111,6 @@ def kernel(
     ) -> None:
         T.func_attr({"tirx.noalias": True})
         with T.sblock("suppress"):
-            T.reads(given[0:batch, 0:boxes, 0:4], scores[0:batch, 0:classes, 0:boxes])
-            T.writes(selected[0:rows, 0:3])
             corners = T.sblock_alloc_buffer((4, boxes), "float32")
             areas = T.sblock_alloc_buffer((boxes,), "float32")
             alive = T.sblock_alloc_buffer((boxes,), "int32")
