@@ -89,7 +89,7 @@ def measured(folder: Path) -> dict[str, float]:
     code = [packages, "fewtune", "pipelines", "stages"]
     timed(["-m", "compileall", "-q", "-q", "-j", "0", *code], folder)
     # The files of packages, read for the first time, come from the disk.
-    timed(["-c", "import tvm, dvc.repo, mlflow, onnxruntime, pipelines.commands.check"], folder)
+    timed(["-c", "import tvm, dvc.repo, mlflow, onnxruntime, pipelines.commands.models"], folder)
     figures = {"import_tvm_s": timed(["-c", "import tvm"], folder)[0]}
     figures["help_s"] = timed(["-m", "pipelines.cli", "--help"], folder)[0]
     add = ["-m", "pipelines.cli", "add", "three.onnx", "--name", "three"]

@@ -16,6 +16,8 @@ MACHINES_FAULT = frozenset(
 
 # Those of a disk alone.
 DISKS_FAULT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+# Exit code of a fault of this software, or of several reasons.
+FAULT = 1
 # Exit codes of what a signal ended: 128 and its number.
 INTERRUPTED, TERMINATED = 130, 143
 

@@ -10,16 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import (
-    INTERRUPTED,
-    MACHINES_FAULT,
-    TERMINATED,
-    FewtuneError,
-    MachineError,
-    disk_line,
-)
+from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock, device_name
-from fewtune.process.temporary import own_temporary_folder
+from stages.ending import exit_code
 from stages.parent_watch import end_with_starter
 
 # Stages that a fleet's machines do.
@@ -32,7 +25,7 @@ _HELP = {
 
 def say(message: str) -> None:
     """Print how far a stage is: one line on standard output, flushed."""
-    print(message, flush=True)
+    print(printable(message), flush=True)
 
 
 def measuring(
@@ -44,10 +37,6 @@ def measuring(
         return nullcontext()
     purpose = f"{stage} {model}" + (f" ({strategy})" if strategy else "")
     return device_lock(device_name(fingerprint), purpose)
-
-
-def _terminate(*_: object) -> None:
-    sys.exit(TERMINATED)
 
 
 def main(stage: str, run: Callable[..., None], arguments: list[str] | None = None) -> None:
@@ -68,23 +57,13 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
     for name in inspect.signature(run).parameters:
         parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
     options = vars(parser.parse_args(arguments))
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # So that a stage that is stopped tidies up as one that is interrupted.
-        signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def work() -> int:
         end_with_starter()
-        with own_temporary_folder():
-            run(**options)
-    except FewtuneError as error:
-        line = " ".join(str(error).split())
-        print(f"fewtune: {stage}: {line}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        if error.errno not in MACHINES_FAULT:
-            raise
-        line = disk_line(error)
-        print(f"fewtune: {stage}: {line}", file=sys.stderr, flush=True)
-        sys.exit(MachineError.exit_code)
-    except KeyboardInterrupt:
-        print(f"fewtune: {stage}: interrupted", file=sys.stderr, flush=True)
-        sys.exit(INTERRUPTED)
+        run(**options)
+        return 0
+
+    code = exit_code(work, f"fewtune: {stage}")
+    if code:
+        sys.exit(code)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, quoted
 from fewtune.model.registration import RESERVED_NAMES, check_name
 from fewtune.util.validation import complaint, nearest
 from stages.paths import Places
@@ -38,10 +38,12 @@ SECTIONS = {
 PER_STRATEGY = {"build_bank", "select_tasks"}
 LISTS = ("models", "strategies")
 COMPARED = ("selective", "full")
-# Folders that stand beside the strategies' own.
-RESERVED = ("import", "tasks", "compare")
-# Folders that stand beside the models' own.
-RESERVED_MODELS = tuple(sorted(RESERVED_NAMES))
+# Folders that stand beside the models' own, and beside the strategies' own.
+RESERVED = {"models": tuple(sorted(RESERVED_NAMES)), "strategies": ("import", "tasks", "compare")}
+# Options that name a file or folder, with the folder of dvc.yaml's dependencies that holds it:
+# DVC would not notice a change elsewhere, and a run reads nothing outside of its checkout.
+_BELOW = {"start_from": "logs", "logs": "bank", "predictor": "predictors"}
+_NO_PATHS = (None, "auto", "never", "predefined")
 
 
 def options_class(section: str) -> type[BaseModel]:
@@ -76,7 +78,13 @@ def load_section(name: str, strategy: str | None = None, path: Path | None = Non
 
 
 def load_all(path: Path | None = None) -> dict[str, Any]:
-    """Check the whole file, and that every model it lists is registered.
+    """Read the whole file and check it, as `check_all`."""
+    path = path or Places().params
+    return check_all(read_yaml(path), path)
+
+
+def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Check the content of the file at ``path``, and that every model it lists is registered.
 
     Returns
     -------
@@ -89,8 +97,6 @@ def load_all(path: Path | None = None) -> dict[str, Any]:
     InputError
         At the first thing that cannot be used.
     """
-    path = path or Places().params
-    content = read_yaml(path)
     known = [*LISTS, *SECTIONS]
     for key in content:
         if key not in known:
@@ -132,21 +138,36 @@ def read_yaml(path: Path) -> dict[str, Any]:
         If it cannot be read, is no YAML, has a key twice, or is not a mapping.
     """
     try:
-        content = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is no UTF-8 text") from None
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = " ".join((getattr(error, "problem", None) or str(error)).split())
-        raise InputError(f"{path}: {place}{problem}") from None
-    except RecursionError:
-        raise InputError(f"{path}: is nested too deep: give a mapping of sections") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: is no mapping of sections: give {', '.join(SECTIONS)}")
     return content
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that ``text`` stands for.
+
+    Raises
+    ------
+    InputError
+        If it is no YAML, with the place.
+    """
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InputError(place + quoted(getattr(error, "problem", None) or error)) from None
+    except (ValueError, TypeError) as error:
+        raise InputError(quoted(error)) from None
+    except RecursionError:
+        raise InputError("is nested too deep: give a mapping of sections") from None
 
 
 def _mapping(value: dict[str, Any], key_path: str, path: Path) -> dict[str, Any]:
@@ -168,11 +189,29 @@ def _section(content: dict[str, Any], section: str, strategy: str | None, path: 
     options = options_class(section)
     try:
         # As JSON in strict mode: true is no number and "64" is none, yet a list may be a tuple.
-        return options.model_validate_json(
+        found = options.model_validate_json(
             json.dumps(value, default=str), strict=True, context={"root": path.parent}
         )
     except ValidationError as error:
         raise InputError(f"{path}: {complaint(error, place, options, value)}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: {place} cannot be used: {quoted(error)}") from None
+    for key, folder in _BELOW.items():
+        _refuse_outside(getattr(found, key, None), f"{place}.{key}", path, folder)
+    return found
+
+
+def _refuse_outside(value: object, place: str, path: Path, folder: str) -> None:
+    """Refuse a path that leaves ``folder`` of the checkout, also by a link."""
+    if value in _NO_PATHS:
+        return
+    root, named = path.parent.resolve(), Path(str(value))
+    try:
+        is_below = (root / named).resolve().is_relative_to(root / folder)
+    except (OSError, ValueError):
+        is_below = False
+    if not is_below or named.parts[0] != folder:
+        raise InputError(f"{path}: {place} is {value!r}: give {folder}, or a path below it")
 
 
 def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
@@ -184,22 +223,17 @@ def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
         raise InputError(f"{path}: {place} is {value}: give a finite number")
 
 
-def _refuse_reserved(names: list[Any], key: str, reserved: tuple[str, ...], path: Path) -> None:
-    for name in names:
-        if name in reserved:
-            raise InputError(
-                f"{path}: {key} holds {name!r}: not {', '.join(reserved)}, which are "
-                "folders of their own"
-            )
-
-
 def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
     """A list of distinct plain names."""
     value = content.get(key)
     if not isinstance(value, list) or not value:
         raise InputError(f"{path}: {key} is {value!r}: give a list of names")
-    _refuse_reserved(value, key, RESERVED_MODELS if key == "models" else RESERVED, path)
     for name in value:
+        if name in RESERVED[key]:
+            raise InputError(
+                f"{path}: {key} holds {name!r}: not {', '.join(RESERVED[key])}, which are "
+                "folders of their own"
+            )
         try:
             check_name(str(name))
         except InputError:

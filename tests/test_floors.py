@@ -171,7 +171,9 @@ ROOMS = [
 ]
 ORDER = {room: place for place, room in enumerate(" ".join(ROOMS).split())}
 # The rooms of pipelines/, lowest first. Its loose files are what a person or Prefect starts.
-PIPELINE_ROOMS = "checkout dvc_repo records runs flow worker_checkout arguments commands cli"
+PIPELINE_ROOMS = (
+    "servers checkout dvc_repo records runs flow worker_checkout arguments commands cli"
+)
 PIPELINE_ORDER = {room: place for place, room in enumerate(PIPELINE_ROOMS.split())}
 
 

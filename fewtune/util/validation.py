@@ -35,7 +35,7 @@ _ALLOWED = {
 
 def nearest(word: object, known: Iterable[str], those: str = "known") -> str:
     """Say which of the known words ``word`` may have been meant to be."""
-    known = list(known)
+    known = [str(each) for each in known]
     close = difflib.get_close_matches(str(word), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"

@@ -8,14 +8,12 @@ when they are imported. Whatever the user has set stays: ``MLFLOW_TRACKING_URI``
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
 from pipelines.checkout.project import find_root
+from pipelines.servers.server import LOCALHOST, new_secret
 from stages.paths import Places
-
-LOCALHOST = "127.0.0.1"
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -65,7 +63,7 @@ def protect() -> None:
     """
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         return
-    secret = f"fewtune:{secrets.token_urlsafe(32)}"
+    secret = new_secret()
     os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
     os.environ["PREFECT_API_AUTH_STRING"] = secret
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://{LOCALHOST}"

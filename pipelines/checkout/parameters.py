@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
 from fewtune.util.files import write_bytes
-from stages.params import LISTS, load_all, read_yaml
+from stages.params import LISTS, check_all, parse_yaml, read_yaml
 
 MODELS = LISTS[0]
 _UNSET = object()
 
 
 def change_parameters(
-    path: Path,
-    values: Mapping[str, Any] | None = None,
-    models: Iterable[str] = (),
-    check: Callable[[Path], Any] | None = None,
+    path: Path, values: Mapping[str, Any] | None = None, models: Iterable[str] = ()
 ) -> list[str]:
-    """Set parameters and list models, then check the whole file; all of it or nothing.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    values : mapping from str to Any
-        Key paths such as ``tune.trials_per_task``, with what to set.
-    models : iterable of str
-        Models to list, if they are not.
-    check : callable, optional
-        Gets the path of the changed file; what it raises undoes the change. Unless given,
-        `stages.params.load_all`.
+    """Set parameters and list models: all of it, or nothing if the whole file is not accepted.
 
     Returns
     -------
@@ -46,20 +30,27 @@ def change_parameters(
     Raises
     ------
     InputError
-        If the file cannot be read, or is not accepted after the change.
+        If the file cannot be read, or would not be accepted after the change.
     """
+    text, lines = changed_parameters(path, values or {}, models)
+    if lines:
+        write_bytes(path, text.encode())
+    return lines
+
+
+def changed_parameters(
+    path: Path, values: Mapping[str, Any], models: Iterable[str] = ()
+) -> tuple[str, list[str]]:
+    """What `change_parameters` would write, checked, and its lines."""
     read_yaml(path)  # says what is wrong with a file that cannot be changed
-    before = path.read_bytes()
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
     # Otherwise null is written as an empty value, which changes lines that are not to change.
     yaml.representer.add_representer(type(None), _null)
-    content = yaml.load(before.decode())
+    content = yaml.load(path.read_text(encoding="utf-8"))
     lines = [
-        line
-        for key_path, value in (values or {}).items()
-        for line in _set(content, key_path, value, path)
+        line for key_path, value in values.items() for line in _set(content, key_path, value, path)
     ]
     listed = content.get(MODELS)
     for name in models:
@@ -68,21 +59,19 @@ def change_parameters(
         if name not in listed:
             listed.append(name)
             lines.append(f"{path.name}: {MODELS} + {name}")
-    if lines:
-        stream = io.StringIO()
-        yaml.dump(content, stream)
-        write_bytes(path, stream.getvalue().encode())
+    stream = io.StringIO()
+    yaml.dump(content, stream)
+    text = stream.getvalue()
     try:
-        (check or load_all)(path)
-    except BaseException as fault:
-        if lines:
-            write_bytes(path, before)
-        if lines and isinstance(fault, InputError):
-            # The file is not at fault, and the user may not have touched it.
-            reason = str(fault).removeprefix(f"{path}: ")
-            raise InputError(f"{path.name} stays as it was: {reason}") from fault
-        raise
-    return lines
+        # As it will be read.
+        check_all(parse_yaml(text), path)
+    except InputError as fault:
+        if not lines:
+            raise
+        # The file is not at fault, and the user may not have touched it.
+        reason = str(fault).removeprefix(f"{path}: ")
+        raise InputError(f"{path.name} stays as it was: {reason}") from fault
+    return text, lines
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -97,10 +86,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not all(key_path.split(".")):
         raise InputError(f"{text!r} sets nothing: give KEY.PATH=VALUE, such as tune.seed=1")
     try:
-        return key_path, YAML(typ="safe").load(value)
-    except YAMLError as error:
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise InputError(f"{text!r}: the value is no YAML: {problem}") from None
+        return key_path, parse_yaml(value)
+    except InputError as error:
+        raise InputError(f"{text[:100]!r}: the value is no YAML: {error}") from None
 
 
 def _null(representer: Any, _: None) -> Any:

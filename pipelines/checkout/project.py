@@ -1,11 +1,15 @@
-"""The checkout that a command works on, found from the folder it was called in."""
+"""The checkout that a command works on, and the lock for writing to it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, MachineError
 from stages.paths import Places
+
+_held: set[Path] = set()
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -24,3 +28,37 @@ def find_root(start: Path | None = None) -> Path:
         f"{start} is not inside a fewtune project: no folder from here upwards has a "
         f"{Places().pipeline}; change to your checkout first"
     )
+
+
+@contextmanager
+def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Lock the checkout at ``root``; wait, and print for what, while another run holds it.
+
+    DVC's outputs and params.yaml have one writer. The lock is reentrant within a process: a command
+    takes it before it changes params.yaml, and the flow that it starts takes it again.
+
+    Raises
+    ------
+    MachineError
+        If the lock cannot be made.
+    """
+    root = root.resolve()
+    if root in _held:
+        yield
+        return
+    # Imported here: a command that only shows results needs no lock, and loads little.
+    from fewtune.machine.device_lock import file_lock
+
+    scratch = Places(root).scratch
+    try:
+        scratch.mkdir(exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"{scratch} cannot be made ({error.strerror}): a run keeps its lock and journals there"
+        ) from None
+    with file_lock(scratch / "run.lock", "this checkout", purpose, say):
+        _held.add(root)
+        try:
+            yield
+        finally:
+            _held.discard(root)

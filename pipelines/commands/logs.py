@@ -1,15 +1,14 @@
-"""What `fewtune log`, `bank` and `predictor` do: logs, banks and predictors."""
+"""What `fewtune log` and `bank` do."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from fewtune.errors import InputError
 from fewtune.model.registration import check_name
 from pipelines.checkout.project import find_root
-from pipelines.commands.show import shown
+from pipelines.commands.show import shown, tell
 from stages.paths import Places
 
 
@@ -25,7 +24,7 @@ def log(options: argparse.Namespace) -> int:
 
     with whole_directory(output) as directory:
         kept = merge([Path(path) for path in options.logs], directory, options.best)
-    print(f"{output}: {sum(kept.values())} records of {len(kept)} workloads")
+    tell(f"{output}: {sum(kept.values())} records of {len(kept)} workloads")
     return 0
 
 
@@ -45,7 +44,7 @@ def bank(options: argparse.Namespace) -> int:
         manifest = export_bank(
             root / options.logs, file, fingerprint, licence=options.licence, best=options.best
         )
-        print(f"{file}: {manifest.schedules} schedules of {manifest.workloads} workloads")
+        tell(f"{file}: {manifest.schedules} schedules of {manifest.workloads} workloads")
         return 0
     name = options.name or file.stem
     check_name(name)
@@ -54,40 +53,7 @@ def bank(options: argparse.Namespace) -> int:
         raise InputError(f"{shown(folder)} is there already: give another --name, or remove it")
     with whole_directory(folder) as scratch:
         manifest = import_bank(file, fingerprint, scratch)
-    print(f"{shown(folder)}: {manifest.schedules} schedules of {manifest.workloads} workloads")
-    print(f"licence: {manifest.licence}")
-    print("use it with: fewtune run MODEL --set build_bank.selective.logs=bank")
-    return 0
-
-
-def predictor(options: argparse.Namespace) -> int:
-    """Train, list or describe predictors."""
-    from fewtune.predictor.pretrained import read_conditions
-    from pipelines.commands.predictor import (
-        known_predictors,
-        predictor_called,
-        predictor_table,
-        train,
-    )
-
-    if options.action == "train":
-        train(
-            options.models,
-            options.hold_out,
-            Path(options.output),
-            given=[Path(file) for file in options.samples],
-            kept=None if options.keep is None else Path(options.keep),
-            most_trials=options.most_trials,
-        )
-        return 0
-    try:
-        places = Places(find_root())
-    except InputError:
-        places = Places()  # those that come with fewtune are known anywhere
-    if options.action == "list":
-        predictor_table(known_predictors(places)).print()
-        return 0
-    conditions = read_conditions(predictor_called(options.name, places))
-    conditions.pop("features")
-    print(json.dumps(conditions, indent=2, sort_keys=True))
+    tell(f"{shown(folder)}: {manifest.schedules} schedules of {manifest.workloads} workloads")
+    tell(f"licence: {manifest.licence}")
+    tell("use it with: fewtune run MODEL --set build_bank.selective.logs=bank")
     return 0

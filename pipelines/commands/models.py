@@ -1,4 +1,4 @@
-"""What `fewtune check`, `add`, `zoo` and `compile` do."""
+"""What `fewtune check`, `add` and `compile` do."""
 
 from __future__ import annotations
 
@@ -8,54 +8,66 @@ import importlib
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fewtune.errors import InputError
+from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.registration import name_of
+from fewtune.model_check.estimate import PastTunings
+from fewtune.model_check.job import CheckJob
+from fewtune.model_check.report import CheckReport
+from fewtune.process.apart import run_apart
 from fewtune.process.contexts import without_gc
-from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
-from pipelines.checkout.project import find_root
-from pipelines.checkout.run_lock import turn
-from pipelines.commands.show import say, shown
-from pipelines.dvc_repo.track import Tracker, model_files
+from fewtune.process.job import Job
+from pipelines.checkout.project import find_root, turn
+from pipelines.commands.given import Given
+from pipelines.commands.show import say, shown, tell
+from stages.params import load_all
 from stages.paths import Places
+
+_ERRORS = {kind.exit_code: kind for kind in (InputError, MachineError, VerificationError)}
+_STRATEGY = "selective"
 
 
 def add(options: argparse.Namespace) -> int:
-    """Register a model."""
-    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
-    constants = parse_constants(options.constant)
-    inputs = None if options.inputs is None else Path(options.inputs)
+    """Register a model and list it in params.yaml."""
+    given = Given.of(options)
     name_of(options.source, options.name)
+    root = find_root()
+    places = Places(root)
     # DVC, and the modules for registering, load while another process checks the model.
-    with Tracker(find_root()) as tracker, loading("fewtune.model.source"):
+    with _loading("fewtune.model.source", "pipelines.dvc_repo.track", "dvc.repo"):
         if not options.no_check:
-            from fewtune.model_check.job import CheckJob
-            from pipelines.commands.check import refuse_unless_ok
+            report = _checked(options, given, root)
+            if not report.ok:
+                raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
+    from pipelines.checkout.parameters import change_parameters
+    from pipelines.dvc_repo.track import model_files, track
 
-            job = CheckJob(
-                model=options.source,
-                shapes=shapes,
-                dimensions=dimensions,
-                constants=constants,
-                inputs=inputs,
-                seed=options.seed,
-            )
-            refuse_unless_ok(job, find_root())
-        sources, tracked = {options.source: options.name}, tracker.track
-        given = (dimensions, options.replace, constants, inputs)
-        return _register(sources, shapes, options.seed, *given, tracked=tracked)
+    with turn(root, f"add {options.source}", say):
+        load_all(places.params)
+        name = given.add(options.source, places.models, options.name, options.seed, options.replace)
+        lines = change_parameters(places.params, models=[name])
+        problem = track(root, model_files(root, [name]))
+    if problem:
+        say(f"fewtune: {problem}")
+    tell(f"registered {name}: {shown(places.registration(name))}")
+    for line in lines:
+        tell(line)
+    tell(f"tune with: fewtune run {name}")
+    return 0
 
 
 @contextlib.contextmanager
-def loading(module: str) -> Iterator[None]:
-    """Import a module while the block runs."""
+def _loading(*modules: str) -> Iterator[None]:
+    """Import modules while the block runs."""
 
     def load() -> None:
         with without_gc():
-            importlib.import_module(module)
+            for module in modules:
+                importlib.import_module(module)
 
     thread = threading.Thread(target=load)
     thread.start()
@@ -68,90 +80,102 @@ def loading(module: str) -> Iterator[None]:
 
 def check(options: argparse.Namespace) -> int:
     """Print what a run would do with a model."""
-    from fewtune.model_check.job import CheckJob
-    from pipelines.commands.check import check_source
-
     try:
         root = find_root()
     except InputError:
         root = None  # a model can be checked anywhere
-    job = CheckJob(
-        model=options.source,
-        shapes=parse_shapes(options.shape),
-        dimensions=parse_dimensions(options.dimension),
-        constants=parse_constants(options.constant),
-        inputs=options.inputs,
-        seed=options.seed,
-    )
-    report = check_source(job, root)
+    report = _checked(options, Given.of(options), root)
     if options.json:
-        print(json.dumps(report.as_json()))
-    elif report.ok:
-        print("\n".join(report.lines()))
+        tell(json.dumps(report.as_json()))
+        return report.exit_code
+    first, *rest = report.lines()
+    if report.ok:
+        tell(first)
     else:
-        say("\n".join(["fewtune: " + report.lines()[0], *report.lines()[1:]]))
+        say(f"fewtune: {first}")
+    for line in rest:
+        (tell if report.ok else say)(line)
     return report.exit_code
 
 
-def _register(
-    sources: Mapping[str, str | None],
-    shapes: dict[str, list[int]],
-    seed: int,
-    dimensions: dict[str, int],
-    replace: bool,
-    constants: Mapping[str, Any] | None = None,
-    inputs: Path | None = None,
-    tracked: Callable[[Sequence[str]], str] | None = None,
-) -> int:
-    """Register models, each under its given or own name, and list them in params.yaml.
+def _checked(options: argparse.Namespace, given: Given, root: Path | None) -> CheckReport:
+    """Check a model in a process of its own, with the parameters of the checkout, if any."""
+    job = CheckJob(
+        model=options.source,
+        shapes=given.shapes,
+        dimensions=given.dimensions,
+        constants=given.constants,
+        inputs=given.inputs,
+        seed=options.seed,
+    )
+    try:
+        # TVM takes seconds to load: only the child loads it.
+        return CheckReport.from_json(run_apart(CheckoutJob(job=job, root=root)))
+    except FewtuneError as error:
+        return CheckReport(
+            ok=False, reason=one_line(error), exit_code=error.exit_code, model=str(job.model)
+        )
 
-    ``tracked`` puts their files under DVC, and returns the reason if it cannot.
-    """
-    from fewtune.model.source import add_model
-    from pipelines.checkout.parameters import change_parameters
-    from stages.params import load_all
 
-    root = find_root()
-    places = Places(root)
-    with turn(root, f"add {' '.join(sources)}", say):
-        load_all(places.params)
-        names = [
-            add_model(
-                source, places.models, name, shapes, seed, dimensions, replace, constants, inputs
-            )
-            for source, name in sources.items()
-        ]
-        lines = change_parameters(places.params, models=names)
-        problem = tracked(model_files(root, names)) if tracked else ""
-    if problem:
-        say(f"fewtune: {problem}")
-    for name in names:
-        print(f"registered {name}: {shown(places.registration(name))}")
-    for line in lines:
-        print(line)
-    print(f"tune with: fewtune run {' '.join(names)}")
-    return 0
+class CheckoutJob(Job):
+    """A check with a checkout's parameters."""
+
+    job: CheckJob
+    root: Path | None
+
+    def run(self) -> dict[str, Any]:
+        """Check the model in this process, which native code may crash."""
+        with without_gc(for_good=True):
+            from fewtune.model_check import check
+
+        given: dict[str, Any] = {"left_out": self.left_out}
+        if self.root is not None:
+            places = Places(self.root)
+            params = load_all(places.params)
+            trials = params["tune"].trials_per_task
+            given |= {
+                "models_directory": places.models,
+                "machine": params["fingerprint"],
+                "options": next(p for p in params.values() if isinstance(p, ImportOptions)),
+                "trials": trials,
+                "past": _past_tunings(places, trials),
+            }
+        return check.check_here(self.job.model_copy(update=given))
+
+
+def _past_tunings(places: Places, trials: int) -> PastTunings | None:
+    """The time of selective tuning in the results on disk."""
+    from fewtune.artifacts import ShareReport, TuneReport
+
+    seconds, task_trials, runs = 0.0, 0, 0
+    for model in places.registered():
+        try:
+            shared = ShareReport.read(places.shared(model, _STRATEGY))
+            tuned = TuneReport.read(places.tuned(model, _STRATEGY))
+        except FewtuneError:
+            continue
+        seconds += shared.sharing_s + tuned.tuning_s
+        task_trials += (len(shared.tasks) + len(tuned.tasks)) * trials
+        runs += 1
+    return PastTunings(seconds, task_trials, runs) if runs else None
 
 
 def compile(options: argparse.Namespace) -> int:
     """Compile a model for a GPU that is not here."""
     from fewtune.compile.device_code import compile_for_gpu, gpu_target
-    from fewtune.model.source import add_model
 
     gpu_target(options.arch)
-    root = find_root()
-    places = Places(root)
-    name, models = options.model, places.models
-    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    places = Places(find_root())
+    name, models, given = options.model, places.models, Given.of(options)
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         if name not in places.registered():
             models = Path(scratch)
-            name = add_model(options.model, models, None, shapes, 0, dimensions)
-        elif shapes or dimensions:
+            name = given.add(options.model, models, None)
+        elif given.any:
             raise InputError(f"{name} is registered with its shapes: leave --shape out")
         output = Path(options.output or places.out / name / f"cuda-{options.arch}")
         made = compile_for_gpu(name, models, options.arch, output)
-    print(
+    tell(
         f"{made.path}: {made.kernels} kernels, {made.unscheduled} unscheduled, device code for "
         f"{', '.join(f'sm_{each}' for each in made.architectures)}; not run on a GPU; the import "
         f"was checked on this CPU, relative error {made.relative_error:.1e}"

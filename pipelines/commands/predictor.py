@@ -10,6 +10,7 @@ learns from such a file, with or without models' logs.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,11 +43,38 @@ from fewtune.storage.database import read_database
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
 from fewtune.util.table import MISSING, Table, number
+from pipelines.checkout.project import find_root
+from pipelines.commands.show import tell
 from stages.paths import Places
 
 _TOP = (1, 2, 4, 8)
 _DRAWN = 50
 _SHIPPED = shipped()[0].parent
+
+
+def predictor(options: argparse.Namespace) -> int:
+    """Train, list or describe predictors."""
+    if options.action == "train":
+        train(
+            options.models,
+            options.hold_out,
+            Path(options.output),
+            given=[Path(file) for file in options.samples],
+            kept=None if options.keep is None else Path(options.keep),
+            most_trials=options.most_trials,
+        )
+        return 0
+    try:
+        places = Places(find_root())
+    except InputError:
+        places = Places()  # those that come with fewtune are known anywhere
+    if options.action == "list":
+        predictor_table(known_predictors(places)).print()
+        return 0
+    conditions = read_conditions(predictor_called(options.name, places))
+    conditions.pop("features")
+    print(json.dumps(conditions, indent=2, sort_keys=True))
+    return 0
 
 
 class Learnable(NamedTuple):
@@ -208,9 +236,9 @@ def train(
         write_samples(kept, learnt, conditions)
     pretrained = Pretrained.train([each.samples for each in learnt], conditions)
     pretrained.write(output)
-    print(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
+    tell(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
     for model, tasks in held_out.items():
-        print(f"\n{model}, time beside the best of all trials:\n")
+        tell(f"\n{model}, time beside the best of all trials:\n")
         print(regret(pretrained, tasks).markdown())
 
 

@@ -8,50 +8,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from fewtune.errors import InputError, MachineError
-from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
-from pipelines.checkout.project import find_root
-from pipelines.checkout.run_lock import turn
-from pipelines.commands.show import close_output, say, show_results
-from pipelines.dvc_repo.track import model_files, track
+from fewtune.errors import InputError, MachineError, quoted
+from pipelines.checkout.project import find_root, turn
+from pipelines.commands.given import Given
+from pipelines.commands.show import say, show_results, tell
+from stages.ending import close_output
 from stages.paths import Places
 
 if TYPE_CHECKING:
-    from fewtune.machine.fingerprint import FingerprintOptions
     from pipelines.runs.outcome import Outcome
 
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from pipelines.checkout.parameters import change_parameters, parse_setting
+    from pipelines.checkout.parameters import change_parameters, changed_parameters
     from pipelines.checkout.results import listed, read_results
     from pipelines.runs.warm import warm_process
-    from stages.params import COMPARED, load_all
+    from stages.params import COMPARED
 
     root = find_root()
-    places = Places(root)
-    values: dict[str, Any] = dict(parse_setting(text) for text in options.set)
-    for key_path, value in (
-        ("tune.trials_per_task", options.trials),
-        ("tune.budget_s", options.budget),
-        ("fingerprint.target", options.target),
-        ("fingerprint.device", options.device),
-    ):
-        if value is not None:
-            whole = isinstance(value, float) and value.is_integer()
-            values[key_path] = int(value) if whole else value
+    path = Places(root).params
+    values, given = _settings(options), Given.of(options)
     with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
-        known = load_all(places.params)
-        own = {key: value for key, value in values.items() if key.startswith("fingerprint.")}
-        if own:
-            # Checked before it is written, so that no later run fails on it.
-            _check_device(known["fingerprint"], own)
+        # Everything is checked before anything is written.
+        changed_parameters(path, values)
+        _check_machine(path, values)
         _check_strategies(options.strategy or [], listed(root)[1])
-        models = _models(options, places, root)
-        for line in change_parameters(places.params, values, models):
-            print(line, flush=True)
+        models = _models(options.models, given, root)
+        for line in change_parameters(path, values, models):
+            tell(line)
         known_models, known_strategies = listed(root)
         models = models or known_models
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
@@ -68,21 +53,33 @@ def run(options: argparse.Namespace) -> int:
     return outcome.exit_code
 
 
-def _check_device(known: FingerprintOptions, changes: Mapping[str, Any]) -> None:
-    """Refuse a target or device that does not exist."""
-    from fewtune.machine.fingerprint import detect_fingerprint
-    from fewtune.runtime.target import resolve_target
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What is to be set in params.yaml, by key path."""
+    from pipelines.checkout.parameters import parse_setting
 
-    changed = {key.partition(".")[2]: value for key, value in changes.items()}
-    try:
-        options = type(known).model_validate({**known.model_dump(), **changed})
-    except ValidationError:
-        # The writer of params.yaml reports the wrong key.
+    values = dict(parse_setting(text) for text in options.set)
+    for key_path, value in (
+        ("tune.trials_per_task", options.trials),
+        ("tune.budget_s", options.budget),
+        ("fingerprint.target", options.target),
+        ("fingerprint.device", options.device),
+    ):
+        if value is not None:
+            whole = isinstance(value, float) and value.is_integer()
+            values[key_path] = int(value) if whole else value
+    return values
+
+
+def _check_machine(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse a target, a device or a number of threads that this machine does not have."""
+    if not any(key.partition(".")[0] == "fingerprint" for key in values):
         return
-    if options.device == "here":
-        resolve_target(str(options.target), 1)
-    else:
-        detect_fingerprint(options)
+    from fewtune.machine.fingerprint import detect_fingerprint
+    from pipelines.checkout.parameters import changed_parameters
+    from stages.params import check_all, parse_yaml
+
+    text, _ = changed_parameters(path, values)
+    detect_fingerprint(check_all(parse_yaml(text), path)["fingerprint"])
 
 
 def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
@@ -96,53 +93,47 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _models(options: argparse.Namespace, places: Places, root: Path) -> list[str]:
-    """Names of the given models; those given as files are registered first."""
+def _models(named: Sequence[str], given: Given, root: Path) -> list[str]:
+    """Names of models; those given as files are registered first."""
     from fewtune.model.light import light_names
     from fewtune.model.registration import LIGHT_PREFIX
-    from fewtune.model.source import add_model
     from fewtune.util.validation import nearest
 
+    places = Places(root)
     registered = places.registered()
     sources = [
         text
-        for text in options.models
+        for text in named
         if text not in registered
         and (text.startswith(LIGHT_PREFIX) or text.endswith(".onnx") or Path(text).is_file())
     ]
-    for text in options.models:
+    for text in named:
         if text not in registered and text not in sources:
+            hint = nearest(text, registered, "registered")
             if text in light_names():
                 hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
-            else:
-                hint = nearest(text, registered, "registered")
             raise InputError(f"{text!r} is no registered model and no file{hint}")
-    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
-    constants = parse_constants(options.constant)
-    inputs = None if options.inputs is None else Path(options.inputs)
-    if (shapes or dimensions or constants or inputs) and len(sources) != 1:
+    if given.any and len(sources) != 1:
         raise InputError(
             "shapes, constants and inputs belong to one .onnx file: give one, or use `fewtune add`"
         )
-    named = {
-        text: add_model(
-            text, places.models, None, shapes, 0, dimensions, constants=constants, inputs=inputs
-        )
-        for text in sources
-    }
-    problem = track(root, model_files(root, named.values()))
-    if problem:
-        say(f"fewtune: {problem}")
-    return list(dict.fromkeys(named.get(text, text) for text in options.models))
+    names = {text: given.add(text, places.models, None) for text in sources}
+    if names:
+        from pipelines.dvc_repo.track import model_files, track
+
+        problem = track(root, model_files(root, names.values()))
+        if problem:
+            say(f"fewtune: {problem}")
+    return list(dict.fromkeys(names.get(text, text) for text in named))
 
 
 def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     """Run in this process: as a flow if there is a Prefect server, else without Prefect."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        from pipelines.runs.run_plan import CommandSteps, run_all
+        from pipelines.runs.run_plan import Steps, run_all
 
-        return run_all(models, strategies, CommandSteps(), force=force)
+        return run_all(models, strategies, Steps(), force=force)
     import httpx
 
     from pipelines.flow import outcome_of, selective_tuning
@@ -150,17 +141,32 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     try:
         state = selective_tuning(models, strategies, force=force, return_state=True)
     except (RuntimeError, httpx.TransportError) as error:
-        text = str(error)
-        if "API" not in text and not isinstance(error, httpx.TransportError):
+        if "API" not in str(error) and not isinstance(error, httpx.TransportError):
             raise
-        raise MachineError(f"Prefect at {url} cannot be reached: {text.splitlines()[0]}") from None
+        raise MachineError(f"Prefect at {url} cannot be reached: {quoted(error)}") from None
     return outcome_of(state)
 
 
 def record(options: argparse.Namespace) -> int:
-    """Record results that are on disk and not in MLflow."""
-    from pipelines.runs.record_all import record_all
+    """Record results that are on disk and not in MLflow; comparisons after their results."""
+    from pipelines.checkout.results import read_results
+    from pipelines.dvc_repo.dag import Result, read_dag
+    from pipelines.records.record import record_finished
+    from pipelines.runs.run_plan import log_paths
 
-    root = find_root()
+    root, code = find_root(), 0
     with turn(root, "record", say):
-        return record_all(root, options.models or None, say)
+        dag = read_dag(root)
+        found = read_results(root, say, options.models or None)
+        if not found:
+            raise InputError("no result is on disk: make one with `fewtune run` or `dvc repro`")
+        results = [Result(each.model, each.strategy) for each in found]
+        joined = [Result(each.model) for each in found if each.comparison]
+        for result in [*results, *dict.fromkeys(joined)]:
+            stages = dag.needed(result)
+            try:
+                tell(record_finished(root, result, stages, log_paths(root, stages), say))
+            except InputError as error:
+                say(f"fewtune: {result} is not recorded: {error}")
+                code = code or error.exit_code
+    return code

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import sys
+from pathlib import Path
+from typing import Any
 
-from fewtune.errors import InputError
-from pipelines.arguments.values import check_port
+from fewtune.errors import InputError, MachineError, masked
 from pipelines.checkout.project import find_root
 from pipelines.commands.show import say
+from pipelines.servers.server import LOCALHOST, check_port, new_secret, server
+from stages.params import read_yaml
+from stages.paths import Places
 
 
 def worker(options: argparse.Namespace) -> int:
@@ -25,21 +29,10 @@ def worker(options: argparse.Namespace) -> int:
     os.execv(arguments[0], arguments)
 
 
-def serve(options: argparse.Namespace) -> int:
-    """Serve the deployments of prefect.yaml."""
-    root = find_root()
-    os.chdir(root)
-    from pipelines.runs.serve import serve_deployments
-
-    check_port(options.port, unless="PREFECT_API_URL")
-    serve_deployments(root, options.cron, options.port)
-    return 0
-
-
 def ui(options: argparse.Namespace) -> int:
     """Serve MLflow's page."""
     root = find_root()
-    from pipelines.checkout import environment
+    from pipelines.checkout import environment  # noqa: F401  (before MLflow, which reads it)
 
     uri = os.environ["MLFLOW_TRACKING_URI"]
     local = not uri.startswith(("http://", "https://"))
@@ -49,12 +42,91 @@ def ui(options: argparse.Namespace) -> int:
     from pipelines.records.tracking import Store
 
     experiment_id = Store(root).experiment_id
-    if local:
-        page = address(f"http://{environment.LOCALHOST}:{options.port}", experiment_id)
-        print(f"MLflow, in about 15 s, until Ctrl-C: {page}", flush=True)
-        os.chdir(root)
-        server = ["--host", environment.LOCALHOST, "--port", str(options.port), "--workers", "1"]
-        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, *server]
-        os.execv(sys.executable, command)
-    print(f"MLflow: {address(uri, experiment_id)}")
+    if not local:
+        print(f"MLflow: {masked(address(uri, experiment_id))}")
+        return 0
+    os.chdir(root)
+    url, secret = f"http://{LOCALHOST}:{options.port}", new_secret()
+    command = ["pipelines.servers.mlflow_server", "--port", str(options.port)]
+    page = address(url, experiment_id)
+    with server(root, "mlflow", command, page, f"{url}/health", secret) as process:
+        raise MachineError(f"MLflow's server ended with {process.wait()}")
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve the deployments of prefect.yaml, one run at a time: two would wait for each other."""
+    root = find_root()
+    # Prefect loads the flow from there.
+    os.chdir(root)
+    # It gives the server a secret, before an address is set.
+    from pipelines.checkout import environment  # noqa: F401
+
+    given = os.environ.get("PREFECT_API_URL")
+    if not given:
+        check_port(options.port)
+    url = f"http://{LOCALHOST}:{options.port}"
+    # Prefect reads it when it is imported, also in each scheduled run.
+    os.environ["PREFECT_API_URL"] = given or f"{url}/api"
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = url
+    from prefect import serve as serve_until_interrupted
+    from prefect.flows import load_flow_from_entrypoint
+    from prefect.schedules import Cron
+
+    if options.cron is not None:
+        _check_cron(options.cron)
+    found, deployments = read_deployments(root), []
+    for each in found:
+        schedules = each.get("schedules") or []
+        if options.cron is not None and schedules:
+            schedules = [{"cron": options.cron}]
+        flow = load_flow_from_entrypoint(each["entrypoint"])
+        deployment = flow.to_deployment(
+            each["name"],
+            schedules=[Cron(it["cron"], timezone=it.get("timezone")) for it in schedules],
+            parameters=each.get("parameters") or {},
+            description=each.get("description"),
+            tags=each.get("tags"),
+        )
+        deployments.append(deployment)
+        for schedule in schedules:
+            print(f"{flow.name}/{each['name']} runs at {schedule['cron']}", flush=True)
+    with contextlib.ExitStack() as stack:
+        if not given:
+            secret = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+            command = ["prefect", "server", "start", "--host", LOCALHOST, "--port"]
+            command.append(str(options.port))
+            stack.enter_context(server(root, "prefect", command, url, f"{url}/api/health", secret))
+        serve_until_interrupted(*deployments, limit=1)
     return 0
+
+
+def read_deployments(root: Path) -> list[dict[str, Any]]:
+    """The deployments of prefect.yaml.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one lacks what serving needs.
+    """
+    path = Places(root).pipeline.with_name("prefect.yaml")
+    found = read_yaml(path).get("deployments")
+    if not isinstance(found, list) or not found:
+        raise InputError(f"{path}: deployments is {found!r}: give a list of deployments")
+    for each in found:
+        for key in ("name", "entrypoint"):
+            if not isinstance(each, dict) or not each.get(key):
+                raise InputError(f"{path}: a deployment has no {key}")
+        for schedule in each.get("schedules") or []:
+            if not schedule.get("cron"):
+                raise InputError(f"{path}: {each['name']}: a schedule has no cron")
+            _check_cron(schedule["cron"])
+    return found
+
+
+def _check_cron(cron: str) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError:
+        raise InputError(f"schedule {cron!r} is no cron expression, such as '0 2 * * *'") from None

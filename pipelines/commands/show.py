@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fewtune.errors import one_line, printable
 from stages.paths import Places
 
 if TYPE_CHECKING:
@@ -31,15 +32,15 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
         tables.comparison_table(comparisons).print()
         print()
     for line in [*tables.results_conditions(found), *tables.stolen_lines(comparisons)]:
-        print(line)
+        tell(line)
     places = Places(root)
     print("\nFiles:")
     for result in found:
         of = (result.model, result.strategy)
-        print(f"  {shown(places.benchmarked(*of) / 'report.md')}")
-        print(f"  {shown(places.compiled(*of) / 'model.so')}")
+        tell(f"  {shown(places.benchmarked(*of) / 'report.md')}")
+        tell(f"  {shown(places.compiled(*of) / 'model.so')}")
         if result.comparison:
-            print(f"  {shown(places.compared(result.model) / 'report.md')}")
+            tell(f"  {shown(places.compared(result.model) / 'report.md')}")
     _say_where_recorded(found, root)
 
 
@@ -51,14 +52,9 @@ def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
     results = [Result(each.model, each.strategy) for each in found]
     waiting = [str(result) for result in results if not is_recorded(root, result)]
     if len(waiting) < len(results):
-        print("Recorded results in MLflow:  fewtune ui", flush=True)
+        tell("Recorded results in MLflow:  fewtune ui")
     if waiting:
-        print(f"To record in MLflow ({', '.join(waiting)}):  fewtune record", flush=True)
-
-
-def close_output() -> None:
-    """Stop writing: the reader, such as `head`, has ended, and Python would print an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        tell(f"To record in MLflow ({', '.join(waiting)}):  fewtune record")
 
 
 def shown(path: Path) -> str:
@@ -69,6 +65,11 @@ def shown(path: Path) -> str:
         return str(path)
 
 
+def tell(line: str) -> None:
+    """Print a line of a result."""
+    print(printable(line), flush=True)
+
+
 def say(line: str) -> None:
     """Print something that is no result: on standard error."""
-    print(line, file=sys.stderr, flush=True)
+    print(one_line(line), file=sys.stderr, flush=True)

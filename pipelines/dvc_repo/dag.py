@@ -1,19 +1,25 @@
 """The stages in the order to run them, as DVC defines them: no stage or edge is named here.
 
 The axes of a stage's matrix say what it is for. Stages with a model and a strategy make a result.
-Stages with a model alone that no result needs join the results of that model.
+Stages with a model alone that need a result join the results of that model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import networkx as nx
-
-from fewtune.errors import InputError
+from fewtune.errors import InputError, MachineError, quoted
 from fewtune.util.validation import nearest
+from pipelines.dvc_repo.mend import mend_rwlock
+from stages.paths import Places
+
+_MODEL, _STRATEGY = "model", "strategy"
 
 
 @dataclass(frozen=True, order=True)
@@ -36,10 +42,9 @@ class Stage:
     name : str
         As DVC addresses it.
     result : Result or None
-        The result it belongs to; ``None`` for a stage without a matrix.
+        The result it belongs to; ``None`` for a stage without a model.
     needs : tuple of str
         Stages whose outputs it reads.
-    outputs : tuple of Path
     always : bool
         Whether it runs even if nothing changed: DVC then compares its outputs.
     pulled : mapping from Path to str
@@ -48,8 +53,7 @@ class Stage:
 
     name: str
     result: Result | None
-    needs: tuple[str, ...]
-    outputs: tuple[Path, ...]
+    needs: tuple[str, ...] = ()
     always: bool = False
     pulled: Mapping[Path, str] = field(default_factory=dict)
 
@@ -63,49 +67,12 @@ class Stage:
         return f"{files} {verb} missing: `dvc pull {' '.join(lost)}` brings it here"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The stages of one run.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-        In the order to run them.
-    presumed : mapping from str to tuple of str
-        For a stage that joins results: stages outside the plan whose outputs it reads, which must
-        be up to date.
-    left_out : mapping from str to tuple of str
-        Stages that join results, with the stages that have yet to run for them.
-    """
-
-    stages: tuple[Stage, ...]
-    presumed: dict[str, tuple[str, ...]]
-    left_out: dict[str, tuple[str, ...]]
-
-    def ends(self) -> dict[str, Result]:
-        """The last stage of each result and join, with its result."""
-        last = {stage.result: stage.name for stage in self.stages if stage.result}
-        inner = {need for stage in self.stages for need in stage.needs}
-        return {
-            name: result for result, name in last.items() if result.strategy or name not in inner
-        }
-
-
 class Dag:
-    """The pipeline's graph, an edge from a stage to each that needs its outputs.
-
-    Parameters
-    ----------
-    stages : iterable of Stage
-    """
+    """The pipeline's stages by name, and what they need."""
 
     def __init__(self, stages: Iterable[Stage]) -> None:
         self.stages = {stage.name: stage for stage in stages}
         self._place = {name: place for place, name in enumerate(self.stages)}
-        self.graph: nx.DiGraph[str] = nx.DiGraph()
-        self.graph.add_nodes_from(self.stages)
-        for stage in self.stages.values():
-            self.graph.add_edges_from((need, stage.name) for need in stage.needs)
 
     @property
     def results(self) -> list[Result]:
@@ -113,20 +80,47 @@ class Dag:
         found = (stage.result for stage in self.stages.values() if stage.result)
         return list(dict.fromkeys(result for result in found if result.strategy))
 
-    def upstream(self, names: Iterable[str]) -> set[str]:
-        """The stages of ``names`` and all that they need."""
-        found = set(names)
-        for name in list(found):
-            found |= nx.ancestors(self.graph, name)
-        return found
-
     def ordered(self, names: Iterable[str]) -> list[str]:
-        """Topological order; among stages that do not need each other, that of the file."""
-        chosen = self.graph.subgraph(names)
-        return list(nx.lexicographical_topological_sort(chosen, key=self._place.__getitem__))
+        """The stages of ``names`` and all that they need, each after what it needs."""
+        found: dict[str, None] = {}
 
-    def plan(self, wanted: Sequence[Result]) -> Plan:
+        def visit(name: str) -> None:
+            if name not in found:
+                for need in sorted(self.stages[name].needs, key=self._place.__getitem__):
+                    visit(need)
+                found[name] = None
+
+        for name in names:
+            visit(name)
+        return list(found)
+
+    def needed(self, result: Result) -> list[str]:
+        """The stages of a result, and all that they need, in the order to run them."""
+        return self.ordered(name for name, stage in self.stages.items() if stage.result == result)
+
+    def joins(self, model: str) -> list[str]:
+        """The stages of ``model`` alone that need its results, in the order to run them."""
+        alone = self.needed(Result(model))
+        return [
+            name
+            for name in alone
+            if self.stages[name].result == Result(model)
+            and any(
+                (need := self.stages[each].result) is not None and need.strategy
+                for each in self.ordered([name])
+            )
+        ]
+
+    def plan(self, wanted: Sequence[Result]) -> tuple[list[Stage], dict[str, Result]]:
         """The stages that make ``wanted``, one result after the other, and what joins them.
+
+        A join may also need results that are not wanted, which are then no part of the plan.
+
+        Returns
+        -------
+        stages : list of Stage
+        ends : dict from str to Result
+            The last stage of each result and join, with its result.
 
         Raises
         ------
@@ -138,39 +132,15 @@ class Dag:
             if result not in known:
                 raise _unknown(result, known)
         order: dict[str, None] = {}
-        presumed: dict[str, tuple[str, ...]] = {}
-        left_out: dict[str, tuple[str, ...]] = {}
-        targets = {
-            name for name, stage in self.stages.items() if stage.result and stage.result in wanted
-        }
-        planned = self.upstream(targets)
+        ends: dict[str, Result] = {}
         for model in dict.fromkeys(result.model for result in wanted):
-            for result in (result for result in wanted if result.model == model):
-                own = [name for name, stage in self.stages.items() if stage.result == result]
-                order.update(dict.fromkeys(self.ordered(self.upstream(own))))
-            for name in self._joins(model):
-                outside = self.ordered(self.upstream([name]) - planned - {name})
-                missing = [need for need in outside if not self._present(need)]
-                if missing:
-                    left_out[name] = tuple(missing)
-                else:
-                    presumed[name] = tuple(outside)
-                    order[name] = None
-                    planned.update([name, *outside])
-        return Plan(tuple(self.stages[name] for name in order), presumed, left_out)
-
-    def _joins(self, model: str) -> list[str]:
-        """Stages of ``model`` alone that read what its results wrote, in topological order."""
-        alone = [name for name, stage in self.stages.items() if stage.result == Result(model)]
-        made = {name for name, stage in self.stages.items() if _is_result(stage, model)}
-        return self.ordered(name for name in alone if self.upstream([name]) & made)
-
-    def _present(self, name: str) -> bool:
-        return all(output.exists() for output in self.stages[name].outputs)
-
-
-def _is_result(stage: Stage, model: str) -> bool:
-    return stage.result is not None and bool(stage.result.strategy) and stage.result.model == model
+            made = {each: self.needed(each) for each in wanted if each.model == model}
+            joins = self.joins(model)
+            for result, names in (*made.items(), (Result(model), joins)):
+                order.update(dict.fromkeys(names))
+                if names:
+                    ends[names[-1]] = result
+        return [self.stages[name] for name in order], ends
 
 
 def _unknown(result: Result, known: Sequence[Result]) -> InputError:
@@ -181,3 +151,106 @@ def _unknown(result: Result, known: Sequence[Result]) -> InputError:
     strategies = [each.strategy for each in known if each.model == result.model]
     hint = nearest(result.strategy, strategies, "listed")
     return InputError(f"strategy {result.strategy!r} is not listed in params.yaml{hint}")
+
+
+class DvcBusyError(MachineError):
+    """Another DVC process holds what is needed."""
+
+
+def read_dag(root: Path) -> Dag:
+    """Read the graph of the pipeline at ``root``.
+
+    Raises
+    ------
+    InputError
+        If DVC refuses the pipeline or its parameters.
+    """
+    with _opened(root) as repo:
+        graph, axes = repo.index.graph, _axes(repo)
+        return Dag(
+            Stage(
+                _address(stage),
+                _result(axes.get(_address(stage), {})),
+                tuple(_address(it) for it in graph.successors(stage) if not it.is_data_source),
+                bool(getattr(stage, "always_changed", False)),
+                {
+                    Path(os.fspath(output.fspath)): _address(source)
+                    for source in graph.successors(stage)
+                    if source.is_data_source
+                    for output in source.outs
+                },
+            )
+            for stage in repo.index.stages
+            # Files under DVC are no stages to run: they exist, or have to be pulled.
+            if not stage.is_data_source
+        )
+
+
+def outdated(root: Path, names: Iterable[str]) -> set[str]:
+    """Which of ``names`` DVC would run again in the present checkout.
+
+    Raises
+    ------
+    DvcBusyError
+        If another DVC process holds the repository.
+    """
+    mend_rwlock(root)
+    with _opened(root) as repo:
+        found = {_address(stage): stage for stage in repo.index.stages}
+        with repo.lock:
+            # A stage that always runs is not outdated by that: its readers compare its outputs.
+            return {
+                name
+                for name in names
+                if not getattr(found[name], "always_changed", False) and found[name].changed()
+            }
+
+
+@contextlib.contextmanager
+def _opened(root: Path) -> Iterator[Any]:
+    """DVC's repository at a folder; its errors are raised in one line."""
+    from dvc.exceptions import DvcException
+    from dvc.lock import LockError
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root)) as repo:
+            yield repo
+    except LockError:
+        raise DvcBusyError("another DVC process is at work here") from None
+    except sqlite3.Error as error:
+        raise MachineError(
+            f"DVC cannot use its database of files ({error}): free some space, or set "
+            "DVC_SITE_CACHE_DIR to a folder that can be written, and run again; what was measured "
+            "is kept"
+        ) from None
+    except DvcException as error:
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        raise InputError(f"DVC cannot read the pipeline: {quoted(f'{error}{cause}')}") from None
+
+
+def _address(stage: Any) -> str:
+    """What `dvc repro` calls the stage at the root (`Stage.addressing` is for this folder)."""
+    path, name = stage.path_in_repo, getattr(stage, "name", None)
+    if name is None:
+        return str(path)
+    return str(name) if path == str(Places().pipeline) else f"{path}:{name}"
+
+
+def _axes(repo: Any) -> dict[str, dict[str, str]]:
+    """The value of each axis, by the name of the stage made for it."""
+    found: dict[str, dict[str, str]] = {}
+    files = {stage.path: stage.dvcfile for stage in repo.index.stages}
+    for file in files.values():
+        definitions = getattr(getattr(file, "resolver", None), "definitions", {})
+        for definition in definitions.values():
+            matrix = getattr(definition, "normalized_iterable", None) or {}
+            for key, values in matrix.items():
+                found[f"{definition.name}@{key}"] = {
+                    axis: str(value) for axis, value in values.items()
+                }
+    return found
+
+
+def _result(axes: dict[str, str]) -> Result | None:
+    return Result(axes[_MODEL], axes.get(_STRATEGY, "")) if _MODEL in axes else None

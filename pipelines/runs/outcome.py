@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, printable
 from pipelines.dvc_repo.dag import Result, Stage
 
-FAULT = 1
-# Exit codes of errors that a user can mend (fewtune.errors), and of an interruption.
-SPECIFIC = frozenset({2, 3, 4, 5, 6, 130})
+# Exit codes of errors that a user can mend (fewtune.errors), and of signals.
+SPECIFIC = frozenset({2, 3, 4, 5, 6, INTERRUPTED, TERMINATED})
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One thing that went wrong.
-
-    Attributes
-    ----------
-    what : str
-        The stage, or the result that could not be recorded.
-    model : str
-        Empty if it concerns all models.
-    error : str
-        One line.
-    exit_code : int
-    """
+    """A stage that failed, or a result that could not be recorded; of one model unless empty."""
 
     what: str
     model: str
@@ -33,7 +22,7 @@ class Failure:
 
     def line(self) -> str:
         """What failed and why."""
-        return f"{self.what}: {self.error}" if self.what else self.error
+        return printable(f"{self.what}: {self.error}" if self.what else self.error)
 
 
 @dataclass
@@ -78,9 +67,10 @@ class Outcome:
 
     def message(self) -> str:
         """The run in one line: which models failed, with the reason, or what is up to date."""
-        finished = [str(result) for result in self.finished if result.strategy]
+        finished = ", ".join(str(result) for result in self.finished if result.strategy)
         if not self.failures:
-            return f"{_count(len(finished), 'result')} up to date: {', '.join(finished)}"
+            count = sum(bool(result.strategy) for result in self.finished)
+            return f"{count} result{'' if count == 1 else 's'} up to date: {finished}"
         # A regression, or a run that cannot begin, is no model's failure.
         failed = [each for each in self.failures if each.what]
         models = list(dict.fromkeys(each.model or "every model" for each in failed))
@@ -89,9 +79,5 @@ class Outcome:
         if self.skipped:
             parts.append(f"skipped for it: {', '.join(self.skipped)}")
         if finished:
-            parts.append(f"up to date: {', '.join(finished)}")
+            parts.append(f"up to date: {finished}")
         return "; ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

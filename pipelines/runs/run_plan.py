@@ -1,8 +1,8 @@
 """A run: stages in the order of DVC's graph; each result is recorded when it is done.
 
 If a stage fails, the stages that need it do not run. Other models and strategies go on, and the end
-of the run lists the failures with their reasons. `CommandSteps` carries out a command's steps and
-shows them in the terminal; in `pipelines.flow` each step is a task of Prefect.
+of the run lists the failures with their reasons. `Steps` shows them in the terminal; in
+`pipelines.flow` each step is a task of Prefect.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import FewtuneError, InputError, one_line, printable
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
 from fewtune.util.files import remove_left
-from pipelines.checkout.project import find_root
+from pipelines.checkout.project import find_root, turn
 from pipelines.checkout.results import read_result, read_results
-from pipelines.checkout.run_lock import turn
-from pipelines.dvc_repo.dag import Dag, Plan, Result, Stage
-from pipelines.dvc_repo.lock_file import mend_lock_file
-from pipelines.dvc_repo.read_dag import DvcBusyError, outdated, read_dag
+from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, Stage, outdated, read_dag
+from pipelines.dvc_repo.mend import mend_lock_file
 from pipelines.records.recorded import is_recorded
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.stage_process import Ending, run_stage
@@ -36,96 +34,37 @@ from stages.paths import Places
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
 
 
-class Steps(Protocol):
-    """Carries out the steps of a run, and shows them."""
+class Steps:
+    """Carries out the steps of a run, and shows them in the terminal."""
+
+    def __init__(self) -> None:
+        # Whether stages write to the terminal themselves.
+        self.live = sys.stdout.isatty()
 
     def say(self, line: str) -> None:
         """Show a line of progress."""
+        print(f"{time.strftime('%H:%M:%S')} {printable(line)}", flush=True)
 
     def warn(self, line: str) -> None:
         """Show a warning."""
+        print(f"fewtune: {one_line(line)}", file=sys.stderr, flush=True)
 
-    def stage(self, root: Path, stage: Stage, force: bool) -> Ending:
-        """Run one stage, unless nothing is to be done."""
-
-    def keep(self, stage: Stage) -> None:
-        """Stand for a stage that is up to date."""
-
-    def skip(self, stage: Stage, reason: str) -> None:
-        """Stand for a stage that cannot run."""
-
-    def record(self, root: Path, result: Result, stages: Sequence[str]) -> FewtuneError | None:
-        """Record a result that is not recorded yet; return the error if that fails."""
-
-    def show(self, results: Sequence[tables.Result], every: bool) -> None:
-        """Show results that are up to date; at the end, all results on disk."""
-
-
-class CommandSteps:
-    """Steps of a command: shown in the terminal, and nowhere else."""
-
-    def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
-        self._away: FewtuneError | None = None
-        self._loading: threading.Thread | None = None
-
-    def say(self, line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-    def warn(self, line: str) -> None:
-        print(f"fewtune: {line}", file=sys.stderr, flush=True)
-
-    def stage(self, root: Path, stage: Stage, force: bool) -> Ending:
-        def say(line: str) -> None:
-            if not self._live:
-                self.say(f"{stage.name}: {line}")
-
-        if stage.result is not None and self._loading is None:
-            # There will be a result to record. MLflow takes three seconds to load, and as long to
-            # make a database: it does so before anything is measured.
-            self._loading = threading.Thread(target=_open_store, args=[root], daemon=True)
-            self._loading.start()
-        log = log_path(root, stage.name)
-        for tried in range(BUSY_RETRIES + 1):
-            ending = run_stage(root, stage.name, log, say, live=self._live, force=force)
-            if not ending.busy:
-                break
-            if not tried:
-                self.warn(f"{stage.name} waits: another DVC process is at work here")
-            time.sleep(BUSY_DELAY_S)
+    def do(self, name: str, needs: Sequence[str], work: Callable[[], Ending]) -> Ending:
+        """Carry out the step ``name``, after those that it needs."""
+        ending = work()
+        if ending.skipped:
+            self.say(f"{name} is skipped: {ending.skipped}")
         return ending
 
-    def keep(self, stage: Stage) -> None:
-        self.say(f"{stage.name} is up to date")
-
-    def skip(self, stage: Stage, reason: str) -> None:
-        self.say(f"{stage.name} is skipped: {reason}")
-
-    def record(self, root: Path, result: Result, stages: Sequence[str]) -> FewtuneError | None:
-        # If the server did not answer once, later results do not try it again.
-        if self._away is not None:
-            return self._away
-        if self._loading is not None:
-            self._loading.join()
-        from pipelines.records.record import record_finished
-
-        try:
-            self.say(record_finished(root, result, stages, log_paths(root, stages), self.warn))
-        except FewtuneError as error:
-            if not isinstance(error, InputError):
-                self._away = error
-            return error
-        return None
+    def follow(self, root: Path, stage: Stage) -> Callable[[], None]:
+        """What shows the progress of a running stage, called every two seconds."""
+        return lambda: None
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
-        """Show nothing: the command itself ends with the table."""
+        """Show results that are up to date; at the end, all results on disk.
 
-
-def _open_store(root: Path) -> None:
-    # Errors are reported when a result is recorded.
-    with contextlib.suppress(Exception):
-        importlib.import_module("pipelines.records.record")
-        importlib.import_module("pipelines.records.tracking").Store(root)
+        The command itself ends with the table.
+        """
 
 
 def run_all(
@@ -159,113 +98,145 @@ def run_all(
                 remove_left(folder.rglob(".*"))
             mend_lock_file(root)
             dag = read_dag(root)
-            plan = dag.plan(_wanted(dag, models, strategies))
-            for name, missing in plan.left_out.items():
-                if missing[-1] not in plan.left_out:
-                    steps.say(f"{name} is left out: {missing[-1]} has not run")
-            _run_plan(root, dag, plan, outcome, recording, force, steps)
+            known = dag.results
+            models = models or [result.model for result in known]
+            strategies = strategies or [result.strategy for result in known]
+            wanted = dict.fromkeys(Result(model, it) for model in models for it in strategies)
+            Run(root, dag, steps, outcome, recording, force).run(list(wanted))
             steps.show(read_results(root, steps.warn), every=True)
     except FewtuneError as error:
-        outcome.refuse(str(error), error.exit_code)
+        outcome.refuse(one_line(error), error.exit_code)
     return outcome
 
 
-def _wanted(dag: Dag, models: list[str] | None, strategies: list[str] | None) -> list[Result]:
-    listed = dag.results
-    models = models or list(dict.fromkeys(result.model for result in listed))
-    strategies = strategies or list(dict.fromkeys(result.strategy for result in listed))
-    return [Result(model, strategy) for model in models for strategy in strategies]
+class Run:
+    """One run over a checkout."""
 
+    def __init__(
+        self, root: Path, dag: Dag, steps: Steps, outcome: Outcome, recording: bool, force: bool
+    ) -> None:
+        self._root, self._dag, self._steps, self._outcome = root, dag, steps, outcome
+        self._recording, self._force = recording, force
+        self._outdated: set[str] | None = None
+        self._ran: set[str] = set()
+        self._loading: threading.Thread | None = None
+        self._away: Ending | None = None
 
-def _run_plan(
-    root: Path,
-    dag: Dag,
-    plan: Plan,
-    outcome: Outcome,
-    recording: bool,
-    force: bool,
-    steps: Steps,
-) -> None:
-    ends = plan.ends()
-    kept: set[str] | None = None
-    ran: set[str] = set()
-    passed_over: set[str] = set()
-    for stage in plan.stages:
-        if kept is None and not stage.always:
-            # DVC is asked once, after the stages that always run: each question loads DVC.
-            kept = set() if force else _up_to_date(root, plan, steps.warn)
-        if passed_over & set(stage.needs):
-            passed_over.add(stage.name)
-            continue
-        blocked = outcome.blocked_by(stage)
-        stale = [] if blocked else _outdated(root, plan.presumed.get(stage.name, ()), steps.warn)
-        if blocked or stale:
-            steps.skip(stage, f"{blocked} failed" if blocked else f"{stale[0]} is not up to date")
-            if blocked:
-                outcome.skipped[stage.name] = blocked
-            else:
-                passed_over.add(stage.name)
-            continue
+    def run(self, wanted: Sequence[Result]) -> None:
+        """Run the stages of the results that are wanted, and of what joins them."""
+        plan, ends = self._dag.plan(wanted)
+        planned = {stage.name for stage in plan}
+        for stage in plan:
+            if self._outdated is None and not stage.always:
+                # DVC is asked once, after the stages that always run: each question loads DVC.
+                every = self._dag.ordered(planned)
+                self._outdated = self._ask(set(every) - planned if self._force else every)
+            ending = self._steps.do(stage.name, stage.needs, partial(self._stage, stage, planned))
+            if ending.exit_code:
+                self._outcome.fail(stage, ending.error, ending.exit_code)
+            elif stage.name in ends and not ending.skipped:
+                self.finish(ends[stage.name], stage)
+
+    def _stage(self, stage: Stage, planned: set[str]) -> Ending:
+        return self._without_running(stage, planned) or self._bring_up_to_date(stage)
+
+    def _without_running(self, stage: Stage, planned: set[str]) -> Ending | None:
+        """How a stage ends that need not run, or cannot."""
+        above = self._dag.ordered([stage.name])
+        outdated = self._outdated or set()
+        stale = [each for each in above if each in outdated and each not in planned]
+        blocked = self._outcome.blocked_by(stage)
         missing = stage.missing()
+        if blocked:
+            self._outcome.skipped[stage.name] = blocked
+            return Ending(0, skipped=f"{blocked} failed")
+        if stale:
+            return Ending(0, skipped=f"{stale[0]} is not up to date")
         if missing:
-            outcome.fail(stage, missing, InputError.exit_code)
-            continue
-        if kept and stage.name in kept and not ran & dag.upstream([stage.name]):
-            steps.keep(stage)
-            ending = Ending(0, unchanged=True)
-        else:
-            ending = steps.stage(root, stage, force)
-            if kept is not None and not ending.unchanged:
-                ran.add(stage.name)
-        if ending.exit_code:
-            outcome.fail(stage, ending.error, ending.exit_code)
-        elif stage.name in ends:
-            finish(root, dag, ends[stage.name], stage, outcome, recording, steps)
+            return Ending(InputError.exit_code, missing)
+        ran = self._force or self._outdated is None or self._ran & set(above)
+        if ran or stage.name in outdated:
+            return None
+        self._steps.say(f"{stage.name} is up to date")
+        return Ending(0, unchanged=True)
 
+    def _bring_up_to_date(self, stage: Stage) -> Ending:
+        steps, name = self._steps, stage.name
+        if self._recording and stage.result is not None and self._loading is None:
+            # There will be a result to record. MLflow takes three seconds to load, and as long to
+            # make a database: it does so before anything is measured.
+            self._loading = threading.Thread(target=_open_store, args=[self._root], daemon=True)
+            self._loading.start()
 
-def _up_to_date(root: Path, plan: Plan, warn: Callable[[str], None]) -> set[str]:
-    """The stages of a plan that DVC would not run in the present checkout."""
-    names = [stage.name for stage in plan.stages if not stage.always]
-    return set(names).difference(_outdated(root, names, warn))
+        def say(line: str) -> None:
+            if not steps.live:
+                steps.say(f"{name}: {line}")
 
-
-def _outdated(root: Path, names: Sequence[str], warn: Callable[[str], None]) -> list[str]:
-    """Which stages DVC would run again, once no other DVC process is at work."""
-    for tried in range(BUSY_RETRIES):
-        try:
-            return outdated(root, names)
-        except DvcBusyError as busy:
+        poll, log = steps.follow(self._root, stage), log_path(self._root, name)
+        for tried in range(BUSY_RETRIES + 1):
+            ending = run_stage(self._root, name, log, say, poll, steps.live, self._force)
+            if not ending.busy:
+                break
             if not tried:
-                warn(f"waiting: {busy}")
-            # The first retries come soon: the lock may be of a process that was just killed.
-            time.sleep(min(BUSY_DELAY_S, 2.0 * (tried + 1)))
-    return outdated(root, names)
+                steps.warn(f"{name} waits: another DVC process is at work here")
+            time.sleep(BUSY_DELAY_S)
+        if not (ending.unchanged or stage.always):
+            self._ran.add(name)
+        return ending
+
+    def _ask(self, names: Iterable[str]) -> set[str]:
+        """Which stages DVC would run again, once no other DVC process is at work."""
+        names = list(names)
+        for tried in range(BUSY_RETRIES):
+            try:
+                return outdated(self._root, names) if names else set()
+            except DvcBusyError as busy:
+                if not tried:
+                    self._steps.warn(f"waiting: {busy}")
+                # The first retries come soon: the lock may be of a process that was just killed.
+                time.sleep(min(BUSY_DELAY_S, 2.0 * (tried + 1)))
+        return outdated(self._root, names)
+
+    def finish(self, result: Result, stage: Stage) -> None:
+        """Record and show a result whose last stage has run, or was up to date."""
+        try:
+            found = read_result(self._root, result.model, result.strategy)
+        except InputError as error:
+            # The result is of another version; only --force makes it anew.
+            self._outcome.fail(stage, f"{error}, with --force", error.exit_code)
+            return
+        self._outcome.finished.append(result)
+        if self._recording and not is_recorded(self._root, result):
+            name = f"record {result}"
+            ending = self._away or self._steps.do(name, [stage.name], lambda: self._record(result))
+            if ending.exit_code:
+                self._outcome.fail(Stage(name, result), ending.error, ending.exit_code)
+        if found is not None:
+            self._steps.show([found], every=False)
+
+    def _record(self, result: Result) -> Ending:
+        if self._loading is not None:
+            self._loading.join()
+        from pipelines.records.record import record_finished
+
+        stages = self._dag.needed(result)
+        logs = log_paths(self._root, stages)
+        try:
+            self._steps.say(record_finished(self._root, result, stages, logs, self._steps.warn))
+        except FewtuneError as error:
+            ending = Ending(error.exit_code, one_line(error))
+            if not isinstance(error, InputError):
+                # The server did not answer: later results do not try it again.
+                self._away = ending
+            return ending
+        return Ending(0)
 
 
-def finish(
-    root: Path,
-    dag: Dag,
-    result: Result,
-    stage: Stage,
-    outcome: Outcome,
-    recording: bool,
-    steps: Steps,
-) -> None:
-    """Record and show a result whose last stage has run, or was up to date."""
-    try:
-        found = read_result(root, result.model, result.strategy) if result.strategy else None
-    except InputError as error:
-        # The result is of another version; only --force makes it anew.
-        outcome.fail(stage, f"{error}, with --force", error.exit_code)
-        return
-    outcome.finished.append(result)
-    if recording and not is_recorded(root, result):
-        error = steps.record(root, result, dag.ordered(dag.upstream([stage.name])))
-        if error is not None:
-            recorded = Stage(f"record {result}", result, (), ())
-            outcome.fail(recorded, str(error), error.exit_code)
-    if found is not None:
-        steps.show([found], every=False)
+def _open_store(root: Path) -> None:
+    # Errors are reported when a result is recorded.
+    with contextlib.suppress(Exception):
+        importlib.import_module("pipelines.records.record")
+        importlib.import_module("pipelines.records.tracking").Store(root)
 
 
 def log_path(root: Path, stage: str) -> Path:

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fewtune.errors import MachineError
+from fewtune.errors import FAULT, MachineError, printable
 from fewtune.process.child_python import child_python
 from fewtune.tvm_compat.noise import NOISE
-from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
-from pipelines.dvc_repo.lock_file import kept_lock_file
+from pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
@@ -32,7 +31,9 @@ GRACE_S = 2.5
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^fewtune: .+")
-_EXITED = re.compile(r"exited with (\d+)")
+_EXITED = re.compile(r"exited with (-?\d+)")
+# A shell adds this to the number of the signal that ended its command.
+_BY_SIGNAL = 128
 _BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
 # DVC's messages for a full or read-only disk: those of files, of its databases, and of copies.
 _DISK = re.compile(
@@ -70,12 +71,15 @@ class Ending:
         Whether DVC had nothing to do, or took the outputs from its cache.
     busy : bool
         Whether it could not begin because another DVC process holds what it writes.
+    skipped : str
+        Why it was not run, if it was not.
     """
 
     exit_code: int
     error: str = ""
     unchanged: bool = False
     busy: bool = False
+    skipped: str = ""
 
 
 def run_stage(
@@ -87,24 +91,10 @@ def run_stage(
     live: bool = False,
     force: bool = False,
 ) -> Ending:
-    """Bring one stage up to date, without those that it needs.
+    """Bring one stage up to date, without those that it needs; ``log`` gets all its output.
 
-    Parameters
-    ----------
-    root : Path
-        The checkout.
-    name : str
-        The stage, as DVC addresses it.
-    log : Path
-        File that gets all output.
-    say : callable
-        Gets each line of output.
-    poll : callable
-        Called about every two seconds while the stage runs.
-    live : bool
-        Whether the stage writes to this process's terminal as if it were alone there.
-    force : bool
-        Whether it runs even if nothing changed.
+    ``say`` gets each line; ``poll`` is called about every two seconds. With ``live`` the stage
+    writes to this process's terminal as if it were alone there.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     mend_rwlock(root)
@@ -168,7 +158,7 @@ class Lines:
         self._partial[stream] = rest
         # A line that is overwritten in place is shown immediately.
         if self._screen is not None and b"\r" in rest:
-            self._screen.write(rest[self._shown.get(stream, 0) :])
+            self._screen.write(_clean(rest[self._shown.get(stream, 0) :]))
             self._screen.flush()
             self._shown[stream] = len(rest)
 
@@ -193,21 +183,23 @@ class Lines:
                 f"the disk does not take what was made ({self._last_error[-300:]}): free some "
                 "space, or make the folder writable, and run again; what was measured is kept",
             )
+        elif self._exit_code is not None and not 0 <= self._exit_code <= _BY_SIGNAL:
+            return Ending(*_killed(self._exit_code))
         else:
-            message = f"{self._last_error or 'ended without a message'} (see {log})"
+            message = f"{self._last_error or f'ended with code {exit_code}'} (see {log})"
         return Ending(self._exit_code or exit_code, message, busy=self._busy)
 
     def _take(self, stream: int, raw: bytes) -> None:
         shown = self._shown.pop(stream, 0)
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
-        text = text.rstrip()
+        text = printable(text.rstrip().expandtabs())
         noise = text.lstrip().startswith(_NOISE) or NOISE.search(text) or _EMPTY_LOG.search(text)
         if not text or noise:
             if shown and self._screen is not None:
                 self._screen.write(b"\n")
             return
         if self._screen is not None:
-            self._screen.write(raw[shown:].rstrip(b"\r") + b"\n")
+            self._screen.write(_clean(raw[shown:].rstrip(b"\r")) + b"\n")
             self._screen.flush()
         try:
             self._kept.write(text.encode() + b"\n")
@@ -228,6 +220,27 @@ class Lines:
         # DVC's own last line only repeats the command: a traceback's last line says more.
         if stream == self._error_stream and not (self._last_error and text.startswith("ERROR: ")):
             self._last_error = text
+
+
+def _clean(raw: bytes) -> bytes:
+    """Output of a stage for the terminal, in which only its own lines may be overwritten."""
+    parts = _ESCAPES.sub("", raw.decode(errors="replace")).split("\r")
+    return "\r".join(map(printable, parts)).encode(errors="replace")
+
+
+def _killed(code: int) -> tuple[int, str]:
+    """Exit code and error of a stage that a signal ended."""
+    number = -code if code < 0 else code - _BY_SIGNAL
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return FAULT, f"ended with code {code}"
+    if number in (signal.SIGINT, signal.SIGTERM):
+        return _BY_SIGNAL + number, f"was ended from outside by {name}; the same command goes on"
+    if number == signal.SIGKILL:
+        cause = "by hand, or by the system where memory is short"
+        return MachineError.exit_code, f"was killed ({cause}); the same command goes on"
+    return FAULT, f"crashed by {name}"
 
 
 def _pump(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.machine.fingerprint import FingerprintOptions
 from stages.paths import Places
 from tests.made.checkout import Checkout
 
@@ -39,15 +38,14 @@ def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout without results; the parameters are not checked against the library."""
+    """A checkout without results."""
     for name in ("dvc.yaml", "params.yaml", "prefect.yaml"):
         shutil.copy(PROJECT / name, tmp_path)
+    for name in ("bank", "logs", "predictors"):
+        (tmp_path / name).mkdir()
     registration = Places(tmp_path).registration("squeezenet")
     registration.parent.mkdir(parents=True)
     registration.write_text("light: squeezenet\nseed: 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    known = {"fingerprint": FingerprintOptions()}
-    monkeypatch.setattr("stages.params.load_all", lambda _: known)
-    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
     return tmp_path

@@ -16,12 +16,10 @@ import pytest
 from fewtune.report.tables import Result as ResultOnDisk
 from fewtune.util.table import MISSING
 from pipelines.checkout import environment  # noqa: F401  (before Prefect)
-from pipelines.runs import stage_process
 
 # isort: split
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.states import Failed
 
 from pipelines import flow
 from pipelines.checkout.results import read_results
@@ -115,7 +113,6 @@ def test_each_stage_of_each_model_is_a_task(first: SimpleNamespace) -> None:
     assert sorted(names) == sorted(["look", *good, "join@good", *bad])
     ran = [name for name in names if first.tasks[name].state.name == "Completed"]
     assert ran == ["look", *good, "join@good"]
-    assert first.tasks["search@good-full"].task_key.startswith("bring_up_to_date")
 
 
 def test_a_failing_model_does_not_end_the_others(first: SimpleNamespace) -> None:
@@ -250,8 +247,7 @@ def test_the_command_ends_with_the_table_and_the_failures_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # The small pipeline's params.yaml has none of the project's sections.
-    monkeypatch.setattr("stages.params.load_all", lambda _: None)
-    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
+    monkeypatch.setattr("pipelines.checkout.parameters.check_all", lambda *_: {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
     for model in ("good", "bad"):
         (root / "models" / model).mkdir(parents=True)
@@ -270,13 +266,6 @@ def test_an_unknown_model_is_refused_in_one_line(harness: None, root: Path) -> N
     refused = run(root, ["goood"], recording=False)
     assert refused.state.message.startswith("model 'goood' is not listed in params.yaml")
     assert not refused.tasks
-
-
-def test_only_a_stage_that_never_began_is_tried_again() -> None:
-    busy = Failed(data=flow.DvcBusyError("busy"))
-    assert flow.was_busy(None, None, busy)
-    fault = flow.StageFailedError(stage_process.Ending(1, "measured nothing"))
-    assert not flow.was_busy(None, None, Failed(data=fault))
 
 
 def test_artifact_keys_are_what_prefect_accepts() -> None:

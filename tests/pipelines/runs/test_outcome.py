@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.dvc_repo.dag import Dag, Result, Stage
 from pipelines.runs.outcome import Outcome
-from pipelines.runs.run_plan import CommandSteps, finish
+from pipelines.runs.run_plan import Run, Steps
 from tests.made import results as made
 
 
@@ -15,8 +15,8 @@ def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) 
     made.write_result(directory, "good", "full")
     (directory / "benchmark.json").write_text("{}")
     outcome = Outcome()
-    stage = Stage("finish@good-full", Result("good", "full"), (), ())
-    finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
+    stage = Stage("finish@good-full", Result("good", "full"))
+    Run(tmp_path, Dag([stage]), Steps(), outcome, True, False).finish(Result("good", "full"), stage)
     assert not outcome.finished
     (failure,) = outcome.failures
     assert (failure.what, failure.exit_code) == ("finish@good-full", 2)
@@ -26,7 +26,7 @@ def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) 
 def test_exit_codes_agree_or_are_one() -> None:
     outcome = Outcome()
     assert outcome.exit_code == 0
-    stage = Stage("a", Result("m", "s"), (), ())
+    stage = Stage("a", Result("m", "s"))
     outcome.fail(stage, "disk is full", 3)
     assert outcome.exit_code == 3
     outcome.fail(stage, "bad shape", 2)
@@ -37,5 +37,5 @@ def test_a_regression_is_no_failure_of_a_model() -> None:
     outcome = Outcome(finished=[Result("m", "s")])
     outcome.refuse("m-s is 80 % slower", 6)
     assert outcome.message() == "m-s is 80 % slower; up to date: m-s"
-    outcome.fail(Stage("a", None, (), ()), "disk is full", 3)
+    outcome.fail(Stage("a", None), "disk is full", 3)
     assert outcome.message().startswith("every model failed; m-s is 80 % slower; a: disk is full")

@@ -11,10 +11,10 @@ import psutil
 from tests.waiting import until
 
 _STARTER = """
-import subprocess, time
-from pipelines.runs import with_parent
+import os, subprocess, sys, time
 
-child = subprocess.Popen(with_parent.command("http.server", ["0", "--bind", "127.0.0.1"]),
+module = ["-m", "pipelines.servers.with_parent", str(os.getpid())]
+child = subprocess.Popen([sys.executable, *module, "http.server", "0", "--bind", "127.0.0.1"],
                          stdout=subprocess.DEVNULL, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
@@ -37,6 +37,6 @@ def test_a_server_ends_with_the_command_that_was_killed() -> None:
 
 
 def test_one_whose_starter_is_gone_does_not_begin() -> None:
-    command = [sys.executable, "-m", "pipelines.runs.with_parent", "1", "json.tool", "--help"]
+    command = [sys.executable, "-m", "pipelines.servers.with_parent", "1", "json.tool", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -1,18 +1,15 @@
-"""A module run in a process that ends with the one that started it, also where that was killed."""
+"""A module run in a process that ends with the one that started it, also where that was killed.
+
+``python -m pipelines.servers.with_parent PARENT MODULE ...``; the thread that starts it has to
+outlive it.
+"""
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-from collections.abc import Sequence
 
 from fewtune.process.child_python import end_with_parent, is_child_of
-
-
-def command(module: str, arguments: Sequence[str]) -> list[str]:
-    """How this process starts ``module``; the thread that does so has to outlive it."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), module, *arguments]
 
 
 def _main(parent: int, module: str) -> None:

@@ -1,0 +1,348 @@
+"""The command line of `fewtune`: each command with its options."""
+
+from __future__ import annotations
+
+import argparse
+
+from fewtune import __version__
+
+CODES = """
+exit codes:
+  0    all results are up to date
+  1    a model failed for more than one reason, or by a fault of this software
+  2    bad input: a model, a name, a shape, a parameter, an option
+  3    this machine lacks something: a device, a compiler, a free port, disk space
+  4    a compiled model disagrees with onnxruntime
+  5    a tuning journal is damaged or belongs to another machine
+  6    a model became slower than it was on this machine (`fewtune watch`)
+  130  interrupted; the same command goes on where it stopped
+  143  terminated; likewise
+"""
+_Commands = argparse._SubParsersAction
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="fewtune",
+        description="Selective tuning for TVM: tune few tasks of a model, serve them all.",
+        epilog="examples:\n"
+        "  fewtune run                              the models that params.yaml lists\n"
+        "  fewtune run model.onnx --trials 32       your own model\n"
+        "  fewtune run squeezenet --all             with full tuning to compare with\n"
+        "  fewtune compare squeezenet               recorded results side by side\n"
+        "\n`fewtune COMMAND --help` says more.\n" + CODES,
+    )
+    top.add_argument("--version", action="version", version=f"fewtune {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_models(commands)
+    _add_run(commands)
+    _add_results(commands)
+    _add_logs(commands)
+    _add_predictor(commands)
+    _add_compile(commands)
+    _add_services(commands)
+    return top
+
+
+def _command(
+    commands: _Commands, function: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add a command, whose function is imported from ``pipelines.commands`` when it runs."""
+    command = commands.add_parser(
+        function.partition(":")[2],
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples}{CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(function=f"pipelines.commands.{function}")
+    return command
+
+
+def _flag(command: argparse.ArgumentParser, name: str, meaning: str) -> None:
+    command.add_argument(name, action="store_true", help=meaning)
+
+
+def _several(command: argparse.ArgumentParser, name: str, form: str, meaning: str) -> None:
+    meaning = f"{meaning}; may be given several times"
+    command.add_argument(name, action="append", default=[], metavar=form, help=meaning)
+
+
+def _only_models(command: argparse.ArgumentParser) -> None:
+    command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+
+
+def _shape_options(command: argparse.ArgumentParser) -> None:
+    dynamic = "shape of an input with dynamic dimensions"
+    _several(command, "--shape", "INPUT=1,3,224,224", dynamic)
+    _several(command, "--dimension", "NAME=1", "size of a named dynamic dimension, in every input")
+
+
+def _input_options(command: argparse.ArgumentParser) -> None:
+    _shape_options(command)
+    bound = "bind an input to a value: a number, a list or an .npy file"
+    _several(command, "--constant", "INPUT=16000", bound)
+    sample = "sample inputs, an array for each input; outputs are compared on them, too"
+    command.add_argument("--inputs", metavar="FILE.npz", help=sample)
+
+
+def _add_models(commands: _Commands) -> None:
+    check = _command(
+        commands,
+        "models:check",
+        "say what a run would make of a model, without registering it",
+        "Import a model, compare its untuned outputs with onnxruntime's, and list its tasks, what "
+        "would be tuned, options left out, and an estimate of the time.",
+        "  fewtune check detector.onnx\n"
+        "  fewtune check bert.onnx --dimension batch=1 --dimension sequence=128\n"
+        "  fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json\n",
+    )
+    source = "path of an .onnx file, or light:NAME for an architecture of the onnx package"
+    check.add_argument("source", metavar="MODEL", help=f"{source}, or a registered name")
+    _flag(check, "--json", "as JSON on standard output")
+    add = _command(
+        commands,
+        "models:add",
+        "register an ONNX model under a name",
+        "Check an ONNX model, copy it under models/ and list it in params.yaml.",
+        "  fewtune add ~/models/detector.onnx\n"
+        "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
+        "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
+    )
+    add.add_argument("source", metavar="SOURCE", help=source)
+    add.add_argument("--name", help="a plain name; the file's unless given")
+    unchecked = "register without importing it and comparing its outputs, which a run does anyway"
+    _flag(add, "--no-check", unchecked)
+    _flag(add, "--replace", "replace another model of that name")
+    for command in (check, add):
+        _input_options(command)
+        weights = "of the weights of a light: model"
+        command.add_argument("--seed", type=int, default=0, help=weights)
+
+
+def _add_run(commands: _Commands) -> None:
+    run = _command(
+        commands,
+        "run:run",
+        "bring results up to date: import, select, tune, share, compile, benchmark",
+        "Run the pipeline's stages through DVC and record the results in MLflow. What is up to "
+        "date is not run again. With PREFECT_API_URL set, it is a flow run there.",
+        "  fewtune run                                  models of params.yaml, selective\n"
+        "  fewtune run squeezenet resnet50 --all        every strategy, and their comparison\n"
+        "  fewtune run model.onnx --shape x=1,3,64,64   registers your model first\n"
+        "  fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value\n"
+        "  fewtune run squeezenet --trials 32 --set share_schedules.top='5%'\n"
+        "\nTrials, budget, target and --set are written into params.yaml, so that DVC knows\n"
+        "them; they stay until they are changed again.\n",
+    )
+    named = "a registered name or an .onnx file; the models of params.yaml unless given"
+    run.add_argument("models", nargs="*", metavar="MODEL", help=named)
+    which = run.add_mutually_exclusive_group()
+    which.add_argument(
+        "--strategy",
+        action="append",
+        metavar="NAME",
+        help="selective (the default), full, or oneshot (schedules are predicted, not measured); "
+        "may be given several times",
+    )
+    every = "every strategy of params.yaml, and their comparison"
+    which.add_argument("--all", action="store_true", help=every)
+    run.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
+    run.add_argument("--budget", type=float, metavar="SECONDS", help="tune.budget_s")
+    target = "fingerprint.target: auto, a kind such as cuda, or JSON"
+    run.add_argument("--target", metavar="T", help=target)
+    where = run.add_mutually_exclusive_group()
+    where.add_argument(
+        "--device",
+        metavar="D",
+        help="fingerprint.device: here, or a board behind a TVM tracker as rpc://HOST:9190/KEY, "
+        "with --target as JSON",
+    )
+    where.add_argument(
+        "--cluster",
+        dest="device",
+        metavar="C",
+        help="the same, a fleet: tcp://HOST:8786 of a Dask scheduler, or local:2 for two workers "
+        "here (they take turns)",
+    )
+    _several(run, "--set", "KEY.PATH=VALUE", "any other parameter")
+    again = "run every stage of these models again, also where nothing changed"
+    _flag(run, "--force", f"{again}: after an update of fewtune, or a noisy hour")
+    _input_options(run)
+
+
+def _add_results(commands: _Commands) -> None:
+    record = _command(
+        commands,
+        "run:record",
+        "record results that `dvc repro` or `dvc exp run` made",
+        "Record every result on disk that is not in MLflow yet. `fewtune run` does so for the "
+        "results that it brings up to date.",
+        "  dvc repro && fewtune record\n  fewtune record squeezenet\n",
+    )
+    _only_models(record)
+    report = _command(
+        commands,
+        "results:report",
+        "show the results on disk",
+        "Show the results table again, from what the stages wrote.",
+        "  fewtune report\n"
+        "  fewtune report squeezenet --kernels\n"
+        "  fewtune report --markdown > results.md\n",
+    )
+    _only_models(report)
+    _flag(report, "--kernels", "and each result's kernels")
+    _flag(report, "--markdown", "as markdown")
+    compare = _command(
+        commands,
+        "results:compare",
+        "show recorded results side by side, from MLflow",
+        "Compare two or more results recorded in MLflow, with their conditions. A model stands for "
+        "the latest result of each of its strategies.",
+        "  fewtune compare squeezenet                   selective against full\n"
+        "  fewtune compare squeezenet-selective 4f2a91c0\n",
+    )
+    named = "a model, a run's name, id or its beginning"
+    compare.add_argument("results", nargs="+", metavar="MODEL|RUN", help=named)
+    watch = _command(
+        commands,
+        "results:watch",
+        "compare the latest results with those before, and fail if one is slower",
+        "Put the latest recorded result of each model beside the one before it, of the same "
+        "machine and strategy, with the noise of both. Ends with code 6 if one is slower by more "
+        "than the noise, and says which stage, settings, versions and kernels changed. Writes a "
+        "page of all results over time.",
+        "  fewtune run --force && fewtune watch\n"
+        "  fewtune watch squeezenet --page fleet\n"
+        "  fewtune watch --fleet                     every machine in MLflow\n",
+    )
+    _only_models(watch)
+    _flag(watch, "--fleet", "results of every machine, not of this one only")
+    page = "folder for fleet.md and fleet.png (default .fewtune/fleet)"
+    watch.add_argument("--page", metavar="DIR", help=page)
+
+
+def _add_logs(commands: _Commands) -> None:
+    log = _command(
+        commands,
+        "logs:log",
+        "merge tuning logs, or keep the best of one, for a later run to start from",
+        "Write the tuning records of one log or of several into another. A log is a folder with "
+        "log.json and TVM's two database files. Logs of different machines, targets, thread "
+        "counts, TVM versions or ways of measuring are refused.",
+        "  fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet\n"
+        "  fewtune log out/*/full/share --output all\n"
+        "\nWhat lies under logs/ (tune.start_from) is tried first by the next run.\n",
+    )
+    log.add_argument("logs", nargs="+", metavar="LOG", help="folder of a log")
+    log.add_argument("--output", required=True, metavar="DIR", help="a folder to be made")
+    log.add_argument(
+        "--best", type=int, metavar="K", help="keep the K fastest of each workload (all)"
+    )
+    bank = _command(
+        commands,
+        "logs:bank",
+        "hand tuned schedules to another machine of the same kind, as one file",
+        "Write the best schedules of the logs below bank/ into one file, or read such a file. A "
+        "file of another machine, target, thread count, TVM version or way of measuring is "
+        "refused.",
+        "  fewtune bank export zoo.bank --licence CC0-1.0\n"
+        "  fewtune bank import zoo.bank\n"
+        "  fewtune run MODEL --set build_bank.selective.logs=bank\n",
+    )
+    kinds = bank.add_subparsers(dest="action", metavar="export|import", required=True)
+    export = kinds.add_parser("export", help="write a file")
+    export.add_argument("file", metavar="FILE", help="to be made")
+    export.add_argument("--logs", default="bank", metavar="DIR", help="folder of logs (bank)")
+    licence = "what it may be used for"
+    export.add_argument("--licence", default="not stated", metavar="NOTE", help=licence)
+    export.add_argument("--best", type=int, default=8, metavar="K", help="schedules a workload (8)")
+    taken = kinds.add_parser("import", help="read a file into bank/NAME")
+    taken.add_argument("file", metavar="FILE")
+    taken.add_argument("--name", metavar="NAME", help="folder below bank/; the file's name")
+
+
+def _add_predictor(commands: _Commands) -> None:
+    predictor = _command(
+        commands,
+        "predictor:predictor",
+        "train, list or describe predictors, which rate schedules before they are made",
+        "A predictor is trained on models that were tuned in full, or on samples kept of such.",
+        "  fewtune predictor train practice_{1..16} --output predictors/mine --keep mine.npz\n"
+        "  fewtune predictor list\n"
+        "  fewtune predictor info epyc\n"
+        "  fewtune run MODEL --set tune.predictor=predictors/mine\n",
+    )
+    kinds = predictor.add_subparsers(dest="action", metavar="train|list|info", required=True)
+    train = kinds.add_parser("train", help="train one")
+    train.add_argument("models", nargs="*", metavar="MODEL", help="tuned in full here")
+    _several(train, "--samples", "FILE", "kept earlier")
+    train.add_argument("--keep", metavar="FILE", help="keep what is learnt from, as .npz")
+    most = "learn from so many trials, of the most usual shapes first"
+    train.add_argument("--most-trials", type=int, metavar="N", help=most)
+    unseen = "learn nothing from its shapes, and print how good the predictor is for it"
+    _several(train, "--hold-out", "MODEL", unseen)
+    output = "without ending, such as predictors/mine"
+    train.add_argument("--output", required=True, metavar="PATH", help=output)
+    kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")
+    info = kinds.add_parser("info", help="what one was trained on")
+    info.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
+
+
+def _add_compile(commands: _Commands) -> None:
+    command = _command(
+        commands,
+        "models:compile",
+        "compile a model for a GPU that is not here, without tuning",
+        "Import a model, check it on this machine's CPU beside onnxruntime, schedule its kernels "
+        "by rule, and write a library with machine code for the architecture named. Needs NVIDIA's "
+        "compiler: pip install 'fewtune[cuda]'. Nothing is run on a GPU.",
+        "  fewtune compile squeezenet --target cuda --arch sm_90\n"
+        "  fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu\n",
+    )
+    command.add_argument("model", metavar="MODEL", help="a registered name or an .onnx file")
+    command.add_argument("--target", choices=["cuda"], default="cuda")
+    command.add_argument("--arch", default="sm_90", help="of the GPU (default sm_90)")
+    output = "gets model.so (default out/MODEL/cuda-ARCH)"
+    command.add_argument("--output", metavar="DIR", help=output)
+    _shape_options(command)
+
+
+def _add_services(commands: _Commands) -> None:
+    worker = _command(
+        commands,
+        "services:worker",
+        "let this machine measure for a fleet",
+        "Run a Dask worker with one device, until interrupted. It runs whatever the scheduler's "
+        "clients send: connect it to machines that you trust only. Further options go to Dask's "
+        "worker.",
+        "  dask scheduler --host 192.168.1.2                       on one machine\n"
+        "  fewtune worker tcp://192.168.1.2:8786                   on each that measures\n"
+        "  fewtune run squeezenet --cluster tcp://192.168.1.2:8786\n",
+    )
+    worker.add_argument("scheduler", metavar="ADDRESS", help="tcp://HOST:8786, or tls://...")
+    further = "of `dask worker`, such as --tls-ca-file FILE --tls-cert FILE --tls-key FILE"
+    worker.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help=further)
+    serve = _command(
+        commands,
+        "services:serve",
+        "run on a schedule, without a work pool",
+        "Serve the deployments of prefect.yaml in this process until interrupted. Starts a Prefect "
+        "server on 127.0.0.1, with its page, unless PREFECT_API_URL is set. The page asks for the "
+        "name and password in .fewtune/prefect-auth.",
+        "  fewtune serve                     nightly, as prefect.yaml says\n"
+        "  fewtune serve --cron '0 */6 * * *'\n",
+    )
+    serve.add_argument("--cron", help="instead of the schedules of prefect.yaml")
+    serve.add_argument("--port", type=int, default=4200, help="of the server (default 4200)")
+    ui = _command(
+        commands,
+        "services:ui",
+        "open the recorded results: MLflow's page on 127.0.0.1",
+        "Serve MLflow's page on 127.0.0.1 until interrupted. It asks for the name and password in "
+        ".fewtune/mlflow-auth. Leave it off while something is measured.",
+        "  fewtune ui\n  fewtune ui --port 5001\n",
+    )
+    ui.add_argument("--port", type=int, default=5000, help="(default 5000)")

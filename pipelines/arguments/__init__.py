@@ -1,1 +1,0 @@
-"""The command line of `fewtune`: each command's options, and their values."""

@@ -1,0 +1,97 @@
+"""What options say of a model's inputs: shapes, dimensions, values, samples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewtune.errors import InputError, quoted
+
+
+@dataclass(frozen=True)
+class Given:
+    """The inputs of one model, as options give them."""
+
+    shapes: dict[str, list[int]]
+    dimensions: dict[str, int]
+    constants: dict[str, Any]
+    inputs: Path | None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Given:
+        """Read the options that a command has of these.
+
+        Raises
+        ------
+        InputError
+            If a text has another form, or a name is given twice.
+        """
+
+        def read(option: str, form: str, value: Callable[[str], Any]) -> dict[str, Any]:
+            return _read(f"--{option}", getattr(options, option, ()), form, value)
+
+        inputs = getattr(options, "inputs", None)
+        return cls(
+            read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes),
+            read("dimension", "a whole number, as NAME=1", int),
+            read("constant", "a number, true, a list or an .npy file, as INPUT=16000", _constant),
+            None if inputs is None else Path(inputs),
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is given."""
+        return bool(self.shapes or self.dimensions or self.constants or self.inputs)
+
+    def add(
+        self, source: str, models: Path, name: str | None, seed: int = 0, replace: bool = False
+    ) -> str:
+        """Register ``source`` with these inputs under ``models``; its name."""
+        from fewtune.model.source import add_model
+
+        return add_model(
+            source,
+            models,
+            name,
+            self.shapes,
+            seed,
+            self.dimensions,
+            replace,
+            self.constants,
+            self.inputs,
+        )
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(size) for size in text.strip("[]").split(",")]
+
+
+def _constant(text: str) -> Any:
+    if text.endswith(".npy"):
+        import numpy as np
+
+        return np.load(text, allow_pickle=False).tolist()
+    return json.loads((f"[{text}]" if "," in text and not text.startswith("[") else text).lower())
+
+
+def _read(
+    option: str, texts: Sequence[str], form: str, value: Callable[[str], Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        # Names of inputs may hold an equals sign; values hold none.
+        name, equals, given = text.rpartition("=")
+        if not equals or not name:
+            raise InputError(f"{option} {text}: give {form}")
+        if name in found:
+            raise InputError(f"{option} {text}: {name!r} is given twice")
+        try:
+            found[name] = value(given)
+        except (OSError, ValueError, EOFError, RecursionError) as error:
+            why = f" ({quoted(error)})" if given.endswith(".npy") else ""
+            raise InputError(f"{option} {text}: give {form}{why}") from None
+    return found

@@ -1,0 +1,112 @@
+"""Every key of every section with every kind of wrong value: one sentence, and no file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fewtune.errors import InputError
+from pipelines.checkout.parameters import change_parameters, parse_setting
+from stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
+from stages.params import read_yaml as read
+
+PROJECT = Path(__file__).parents[2]
+PLACES = {name: f"{name}.full" if name in PER_STRATEGY else name for name in SECTIONS}
+KEYS = [
+    f"{PLACES[section]}.{key}"
+    for section in SECTIONS
+    for key in options_class(section).model_fields
+]
+WRONG = [
+    "{}",
+    "[]",
+    "null",
+    "-1",
+    ".nan",
+    "-.inf",
+    "9" * 400,
+    "9" * 5000,
+    "true",
+    "''",
+    "../../../../etc",
+    "/etc",
+    "logs/../../etc",
+    '"a\\0b"',
+    '"\\e[2J"',
+    "2026-11-29",
+    "&a [*a]",
+    "? [b]",
+    "[" * 2000,
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("refused")
+    shutil.copy(PROJECT / "params.yaml", root)
+    for name in ("logs", "bank", "predictors", "models/squeezenet"):
+        (root / name).mkdir(parents=True)
+    (root / "models" / "squeezenet" / "model.yaml").write_text("light: squeezenet\n")
+    return root
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [*KEYS, *PLACES.values(), *SECTIONS, *LISTS, "unknown", "tune.no"])
+def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(
+    root: Path, key: str
+) -> None:
+    before = digests(root)
+    kept = (root / "params.yaml").read_bytes()
+    for wrong in WRONG:
+        try:
+            change_parameters(root / "params.yaml", dict([parse_setting(f"{key}={wrong}")]))
+        except InputError as refused:
+            assert digests(root) == before
+            assert str(refused).count("\n") == 0
+        else:
+            # A later run reads what was written.
+            load_all(root / "params.yaml")
+            (root / "params.yaml").write_bytes(kept)
+
+
+@pytest.mark.parametrize("section", sorted(set(SECTIONS) - PER_STRATEGY))
+def test_keys_left_out_take_their_defaults(root: Path, section: str) -> None:
+    content = {**read(root / "params.yaml"), section: {}}
+    found = check_all(content, root / "params.yaml")
+    assert found[section] == options_class(section)()
+
+
+@pytest.mark.parametrize(
+    ("setting", "folder"),
+    [
+        ("tune.start_from=../../../../etc", "logs"),
+        ("tune.start_from=logs/link", "logs"),
+        ("tune.start_from=out", "logs"),
+        ("build_bank.selective.logs=/etc", "bank"),
+        ("tune.predictor=predictors/link/it", "predictors"),
+    ],
+)
+def test_no_path_leaves_its_folder(root: Path, setting: str, folder: str) -> None:
+    for name in ("logs", "predictors"):
+        link = root / name / "link"
+        if not link.is_symlink():
+            link.symlink_to("/etc" if name == "logs" else PROJECT / "predictors")
+    with pytest.raises(InputError, match=f"give {folder}, or a path below it|there is no"):
+        change_parameters(root / "params.yaml", dict([parse_setting(setting)]))
+
+
+def test_dvc_reads_no_key_that_may_be_left_out() -> None:
+    text = (PROJECT / "dvc.yaml").read_text()
+    named = {part.split("}")[0] for part in text.split("${")[1:]}
+    assert named <= {*LISTS, "item.model", "item.strategy"}
