@@ -175,11 +175,9 @@ def write_quantized(graph: GraphBuilder, node: NodeProto) -> bool:
     data, scale, zero = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
     kind = graph.element_type(zero) if zero else given.get("output_dtype", 0)
-    kind = kind or TensorProto.UINT8
-    axis, parts = given.get("axis", 1), _of_elements(graph, [scale, zero], given, shape)
-    if parts is None or kind not in _QUANTIZED:
+    kind, axis = kind or TensorProto.UINT8, given.get("axis", 1)
+    if shape is None or given.get("block_size") or kind not in _QUANTIZED:
         return False
-    scale, zero = parts
     data = graph.cast(data, TensorProto.FLOAT)
     data = graph.op("Round", [graph.op("Div", [data, along(graph, scale, len(shape), axis)])])
     if _shifts(graph, zero):
@@ -193,40 +191,19 @@ def write_dequantized(graph: GraphBuilder, node: NodeProto) -> bool:
     """As `write_quantized` for a ``DequantizeLinear``; constants are dequantized now."""
     data, scale, zero = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
-    axis, parts = given.get("axis", 1), _of_elements(graph, [scale, zero], given, shape)
-    if parts is None or graph.element_type(data) not in _DEQUANTIZED:
+    axis, is_known = given.get("axis", 1), graph.element_type(data) in _DEQUANTIZED
+    if shape is None or given.get("block_size") or not is_known:
         return False
-    kind = given.get("output_dtype") or graph.element_type(scale)
-    scale, zero = parts
     factor = along(graph, scale, len(shape), axis)
     result = graph.fold("Mul", [centered(graph, data, zero, axis), factor])
-    if kind == TensorProto.FLOAT:
-        graph.op("Identity", [result], node.output[0])
-    else:
-        graph.cast(result, kind, node.output[0])
+    kind = given.get("output_dtype") or graph.element_type(scale)
+    is_float = kind == TensorProto.FLOAT
+    operator = "Identity" if is_float else "Cast"
+    graph.op(operator, [result], node.output[0], to=None if is_float else kind)
     return True
 
 
-def _of_elements(
-    graph: GraphBuilder, names: Sequence[str], given: dict[str, int], shape: list[int] | None
-) -> list[str] | None:
-    """A scale and a zero point, those of blocks repeated; None if that is not possible."""
-    if shape is None or graph.shape(names[0]) is None:
-        return None
-    size, axis = given.get("block_size", 0), given.get("axis", 1) % max(1, len(shape))
-    if not size:
-        return list(names)
-    values = [graph.value(name) if name else None for name in names]
-    if any(name and value is None for name, value in zip(names, values, strict=True)):
-        return None
-    places = np.arange(shape[axis]) // size
-    return [
-        "" if value is None else graph.constant(np.take(value.astype(np.float32), places, axis))
-        for value in values
-    ]
-
-
-def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> None:
+def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> bool:
     """Quantize to uint8 by the range of the values; outputs are values, scale and zero point."""
     output, scale, zero_point = outputs
     zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(MOST_OF_BYTE))
@@ -240,6 +217,7 @@ def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> 
     graph.cast(place, TensorProto.UINT8, zero_point)
     scaled = graph.op("Add", [graph.op("Round", [graph.op("Div", [data, scale])]), place])
     graph.cast(graph.clip(scaled, 0.0, float(MOST_OF_BYTE)), TensorProto.UINT8, output)
+    return True
 
 
 def exact_product(graph: GraphBuilder, left: str, right: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import STANDARD, attributes_of, names_read, optional
+from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized import products
 from fewtune.onnx_graph.quantized.affine import (
     Bytes,
@@ -64,7 +65,7 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
         for name in names_read(node):
             walk.write(name)
         plain = _PLAIN.get(node.op_type) if not domain else None
-        if plain is None or not plain(walk, node):
+        if plain is None or not plain(walk.graph, node):
             walk.graph.add(node, {})
     for value in model.graph.output:
         walk.write(value.name)
@@ -225,16 +226,6 @@ def _average(walk: Walk, node: NodeProto) -> bool:
     return walk.defer(node.output[0], replace(found.scaled, name=mean))
 
 
-def _in_floats(walk: Walk, node: NodeProto) -> bool:
-    products.integer_operator_in_floats(walk.graph, node)
-    return True
-
-
-def _dynamic(walk: Walk, node: NodeProto) -> bool:
-    dynamic_quantize(walk.graph, node.input[0], node.output)
-    return True
-
-
 # Operators that move elements of their first input, or take the largest.
 _MOVERS = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _MOVERS += ("Slice", "Split", "DepthToSpace", "SpaceToDepth", "Resize")
@@ -257,10 +248,10 @@ _HANDLERS: dict[str, Callable[[Walk, NodeProto], bool]] = {
     **dict.fromkeys(_MOVERS, _moved),
 }
 # How operators without a form in integers are written.
-_PLAIN: dict[str, Callable[[Walk, NodeProto], bool]] = {
-    DEQUANTIZE: lambda walk, node: write_dequantized(walk.graph, node),
-    QUANTIZE: lambda walk, node: write_quantized(walk.graph, node),
-    DYNAMIC: _dynamic,
-    "MatMulInteger": _in_floats,
-    "ConvInteger": _in_floats,
+_PLAIN: dict[str, Callable[[GraphBuilder, NodeProto], bool]] = {
+    DEQUANTIZE: write_dequantized,
+    QUANTIZE: write_quantized,
+    DYNAMIC: lambda graph, node: dynamic_quantize(graph, node.input[0], node.output),
+    "MatMulInteger": products.integer_operator_in_floats,
+    "ConvInteger": products.integer_operator_in_floats,
 }

@@ -1,13 +1,13 @@
 """Normalizes quantized operators to dequantization, the operator in floats, and quantization.
 
 ONNX's ``QLinear`` operators and onnxruntime's own (domain com.microsoft) become this one form,
-which `fewtune.onnx_graph.quantized.lift` computes in integers. Tables and weights of fewer than
-eight bits are dequantized now.
+which `fewtune.onnx_graph.quantized.lift` computes in integers. Weights of fewer than eight
+bits are dequantized now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -99,45 +99,30 @@ def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return _quantized(graph, node, graph.op("Gemm", inputs, **given), *names[7:9], names[0])
 
 
-def _binary(operator: str) -> Handler:
-    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-        names = optional(node.input, 8)
-        operands = [_dequantized(graph, names[:3]), _dequantized(graph, names[3:6])]
-        return _quantized(graph, node, graph.op(operator, operands), *names[6:8], names[0])
-
-    return expand
+def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    names = optional(node.input, 8)
+    operands = [_dequantized(graph, names[:3]), _dequantized(graph, names[3:6])]
+    result = graph.op(_plain_name(node), operands)
+    return _quantized(graph, node, result, *names[6:8], names[0])
 
 
-def _unary(compute: Callable[[GraphBuilder, NodeProto, str, int], str]) -> Handler:
-    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-        names, shape = optional(node.input, 5), graph.shape(node.input[0])
-        if shape is None:
-            return graph.refuse(node, "reads a tensor whose shape is not known")
-        result = compute(graph, node, _dequantized(graph, names[:3]), len(shape))
-        return _quantized(graph, node, result, *names[3:5], names[0])
-
-    return expand
-
-
-def _sigmoid(graph: GraphBuilder, node: NodeProto, data: str, rank: int) -> str:
-    return graph.op("Sigmoid", [data])
-
-
-def _leaky_relu(graph: GraphBuilder, node: NodeProto, data: str, rank: int) -> str:
-    return graph.op("LeakyRelu", [data], alpha=attributes_of(node).get("alpha", 0.01))
-
-
-def _softmax(graph: GraphBuilder, node: NodeProto, data: str, rank: int) -> str:
-    return graph.op("Softmax", [data], axis=attributes_of(node).get("axis", -1) % rank)
-
-
-def _average(graph: GraphBuilder, node: NodeProto, data: str, rank: int) -> str:
-    """The poolings of means, whose channels may be last."""
-    given = attributes_of(node)
-    last = given.pop("channels_last", 0)
+def _unary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Activations and poolings of means, whose channels may be last."""
+    names, shape, given = optional(node.input, 5), graph.shape(node.input[0]), attributes_of(node)
+    if shape is None:
+        return graph.refuse(node, "reads a tensor whose shape is not known")
+    rank, last, operator = len(shape), given.pop("channels_last", 0), _plain_name(node)
+    if operator == "Softmax":
+        given = {"axis": given.get("axis", -1) % rank}
+    data = _dequantized(graph, names[:3])
     data = _channels_first(graph, data, rank) if last else data
-    result = graph.op(node.op_type.removeprefix("QLinear"), [data], **given)
-    return _channels_last(graph, result, rank) if last else result
+    result = graph.op(operator, [data], **given)
+    result = _channels_last(graph, result, rank) if last else result
+    return _quantized(graph, node, result, *names[3:5], names[0])
+
+
+def _plain_name(node: NodeProto) -> str:
+    return node.op_type.removeprefix("QLinear")
 
 
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -221,25 +206,15 @@ def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """A gather from a constant table quantized in blocks, which is dequantized."""
-    data, places, scales, zeros = optional(node.input, 4)
+def _blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Dequantize a constant in blocks now."""
     given = attributes_of(node)
-    table, factors = graph.value(data), graph.value(scales)
-    zero = graph.value(zeros) if zeros else np.zeros((), np.float32)
-    if table is None or factors is None or zero is None:
-        return graph.refuse(node, "has a table that is no constant")
-    axis = int(given.get("quantize_axis", 1)) % table.ndim
-    if table.dtype == np.uint8:
-        bits = int(given.get("bits", 4))
-        if axis != table.ndim - 1:
-            return graph.refuse(node, "has packed numbers along another axis than the last")
-        table = _unpacked(table, bits)
-        zero = _unpacked(zero, bits) if zeros else np.full((), 2.0 ** (bits - 1), np.float32)
-    zero = np.take(zero, range(factors.shape[axis]), axis) if zero.ndim else zero
-    numbers = _of_blocks(table, factors, zero, axis, int(given.get("block_size", 128)))
-    inputs = [graph.constant(numbers.astype(factors.dtype)), places]
-    graph.op("Gather", inputs, node.output[0], axis=int(given.get("gather_axis", 0)))
+    codes, scale, zero = (graph.value(name) for name in optional(node.input, 3))
+    if not given.get("block_size") or codes is None or scale is None:
+        return False
+    zero = np.zeros((), np.float32) if zero is None else zero
+    numbers = _of_blocks(codes, scale, zero, given.get("axis", 1), given["block_size"])
+    graph.op("Identity", [graph.constant(numbers.astype(scale.dtype))], node.output[0])
     return True
 
 
@@ -270,23 +245,23 @@ def _standard(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _matmul,
+    ("", DEQUANTIZE): _blocks,
     (MICROSOFT, QUANTIZE): _standard,
     (MICROSOFT, DEQUANTIZE): _standard,
     (MICROSOFT, "QLinearConv"): _convolution,
     (MICROSOFT, "NhwcMaxPool"): _max_pool,
     (MICROSOFT, "QGemm"): _gemm,
-    (MICROSOFT, "QLinearAdd"): _binary("Add"),
-    (MICROSOFT, "QLinearMul"): _binary("Mul"),
-    (MICROSOFT, "QLinearSigmoid"): _unary(_sigmoid),
-    (MICROSOFT, "QLinearLeakyRelu"): _unary(_leaky_relu),
-    (MICROSOFT, "QLinearSoftmax"): _unary(_softmax),
-    (MICROSOFT, "QLinearGlobalAveragePool"): _unary(_average),
-    (MICROSOFT, "QLinearAveragePool"): _unary(_average),
+    (MICROSOFT, "QLinearAdd"): _binary,
+    (MICROSOFT, "QLinearMul"): _binary,
+    (MICROSOFT, "QLinearSigmoid"): _unary,
+    (MICROSOFT, "QLinearLeakyRelu"): _unary,
+    (MICROSOFT, "QLinearSoftmax"): _unary,
+    (MICROSOFT, "QLinearGlobalAveragePool"): _unary,
+    (MICROSOFT, "QLinearAveragePool"): _unary,
     (MICROSOFT, "QLinearConcat"): _concat,
     (MICROSOFT, "QLinearWhere"): _where,
     (MICROSOFT, "QAttention"): _attention,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
     (MICROSOFT, "MatMulNBits"): _matmul_bits,
-    (MICROSOFT, "GatherBlockQuantized"): _gather_blocks,
 }

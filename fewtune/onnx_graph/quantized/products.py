@@ -257,7 +257,7 @@ def _constant_weights(walk: Walk, node: NodeProto) -> Signed | None:
     return Signed.of(values, zero, -1 if node.op_type == "MatMulInteger" else 0)
 
 
-def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> None:
+def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> bool:
     """An integer operator that no kernel of bytes computes."""
     data, weight, zero, weight_zero = optional(node.input, 4)
     is_matrix = node.op_type == "MatMulInteger"
@@ -269,3 +269,4 @@ def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> None:
         # float32 rounds sums beyond 2**24, as it does those of any convolution.
         sums = graph.op("Round", [graph.op("Conv", [left, right], **attributes_of(node))])
     graph.op("Cast", [sums], node.output[0], to=TensorProto.INT32)
+    return True

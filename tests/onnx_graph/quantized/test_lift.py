@@ -17,8 +17,6 @@ from tests.quantized_models import (
     simplified,
 )
 
-RANDOM = np.random.default_rng(1)
-
 
 def outputs(model, feeds):
     return run_onnxruntime(model, feeds, 1)
@@ -63,7 +61,7 @@ def chain(nodes, inside, out=(0.05, 100), shape=(1, 4, 6, 6)):
     constants |= {"x_scale": np.float32(0.04), "x_zero": np.uint8(90), **inside}
     nodes = [dequantized("a", "x", "x"), *nodes, last]
     model = model_of(nodes, {"x": (UINT8, shape)}, {"y": (UINT8, None)}, constants)
-    feeds = {"x": RANDOM.integers(0, 256, shape).astype(np.uint8)}
+    feeds = {"x": np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)}
     return model, feeds
 
 
@@ -110,7 +108,7 @@ def test_bytes_of_one_scale_are_moved_without_arithmetic():
 
 
 def test_a_tensor_that_is_also_needed_in_floats_is_computed_once():
-    weights = RANDOM.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
+    weights = np.random.default_rng(1).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
     constants = {"w": weights, "w_scale": np.float32(0.01), "w_zero": np.int8(0)}
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"]),
@@ -129,11 +127,11 @@ def test_a_tensor_that_is_also_needed_in_floats_is_computed_once():
 @pytest.mark.parametrize("is_known", [True, False])
 def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
     """Less their zero points, weights reach 255 - 119: signed bytes need a shift of 128."""
-    weights = RANDOM.integers(0, 256, (40, 5)).astype(np.uint8)
+    weights = np.random.default_rng(1).integers(0, 256, (40, 5)).astype(np.uint8)
     weights[0], weights[1] = 0, 255
     constants = {"w": weights, "w_zero": np.array(zeros, np.uint8)}
     node = helper.make_node("MatMulInteger", ["x", "w", "x_zero", "w_zero"], ["y"])
-    feeds = {"x": RANDOM.integers(0, 256, (2, 3, 40)).astype(np.uint8)}
+    feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 3, 40)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
     inputs = {name: (UINT8, array.shape) for name, array in feeds.items()}
@@ -159,11 +157,11 @@ def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
 def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, given):
     """Less their zero points they are up to 255 - 3: bytes about 128, and the windows' sums."""
     constants = {
-        "w": RANDOM.integers(0, 256, (4, 5, 3, 2)).astype(np.uint8),
+        "w": np.random.default_rng(1).integers(0, 256, (4, 5, 3, 2)).astype(np.uint8),
         "w_zero": np.array(zeros, np.uint8),
     }
     node = helper.make_node("ConvInteger", ["x", "w", "x_zero", "w_zero"], ["y"], **given)
-    feeds = {"x": RANDOM.integers(0, 256, (2, 5, 7, 6)).astype(np.uint8)}
+    feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 5, 7, 6)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
     inputs = {name: (UINT8, array.shape) for name, array in feeds.items()}
@@ -190,7 +188,9 @@ def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
     axis = 1 if operator == "MatMul" else 0
     shape = (1, 4, 6, 6) if is_plane else (6, 4)
     constants = {
-        "w": RANDOM.integers(0, 256, (4, 4, 1, 1) if is_plane else (4, 4)).astype(np.uint8),
+        "w": np.random.default_rng(1)
+        .integers(0, 256, (4, 4, 1, 1) if is_plane else (4, 4))
+        .astype(np.uint8),
         "w_scale": np.full(np.shape(zeros), 0.01, np.float32),
         "w_zero": np.array(zeros, np.uint8),
     }
@@ -210,7 +210,9 @@ def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
 def test_weights_whose_windows_sums_are_not_known_stay_in_floats(channels, group, scale):
     """Of several groups there are several sums; of many channels float32 does not hold them."""
     constants = {
-        "w": RANDOM.integers(0, 256, (4, channels // group, 3, 3)).astype(np.uint8),
+        "w": np.random.default_rng(1)
+        .integers(0, 256, (4, channels // group, 3, 3))
+        .astype(np.uint8),
         "w_scale": np.float32(0.01),
         "w_zero": np.uint8(3),
     }

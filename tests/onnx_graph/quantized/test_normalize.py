@@ -3,16 +3,15 @@ import pytest
 
 from tests.expanded_models import assert_node
 
-GENERATOR = np.random.default_rng(0)
-
 
 def floats(*shape):
-    return GENERATOR.standard_normal(shape).astype(np.float32)
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
 def bytes_of(kind, *shape):
     limits = np.iinfo(kind)
-    return GENERATOR.integers(limits.min, limits.max + 1, shape).astype(kind)
+    drawn = np.random.default_rng(len(shape)).integers(limits.min, limits.max + 1, shape)
+    return drawn.astype(kind)
 
 
 def scale(value):
@@ -92,13 +91,10 @@ def test_quantizing(zero):
     assert_node("QuantizeLinear", inputs, axis=1, **given)
     inputs = [floats(2, 3, 4), scales(2), np.full(2, zero)]
     assert_node("QuantizeLinear", inputs, axis=-3, **given)
-    blocked = [floats(2, 6), scales(6).reshape(2, 3), np.full((2, 3), zero)]
-    given["constants"] = (1, 2)
-    assert_node("QuantizeLinear", blocked, axis=1, block_size=2, **given)
     whole = bytes_of(zero.dtype, 2, 3, 4)
     assert_node("DequantizeLinear", [whole, scales(3), np.full(3, zero)], axis=1, **given)
-    blocked[0] = bytes_of(zero.dtype, 2, 6)
-    assert_node("DequantizeLinear", blocked, axis=1, block_size=2, **given)
+    blocked = [bytes_of(zero.dtype, 2, 6), scales(6).reshape(2, 3), np.full((2, 3), zero)]
+    assert_node("DequantizeLinear", blocked, axis=1, block_size=2, constants=(0, 1, 2), **given)
 
 
 @pytest.mark.parametrize("shift", [0, 5, -5])
@@ -187,3 +183,55 @@ def test_a_product_with_weights_of_two_bits_is_one_of_floats(has_zeros):
         inputs.append(generator.integers(0, 256, outer * -(-blocks // 4)).astype(np.uint8))
     given = {"K": inner, "N": outer, "bits": 2, "block_size": block}
     assert_node("MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_pooling_with_channels_last(kind: type) -> None:
+    least = np.iinfo(kind).min
+    data = np.random.default_rng(0).integers(least, least + 256, (1, 7, 9, 3)).astype(kind)
+    given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+    assert_node("NhwcMaxPool", [data], **given)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero: int) -> None:
+    data = bytes_of(np.uint8, 1, 3, 8, 8)
+    # With a power of two as scale every sum is exact, so that halves occur.
+    scale, place = np.array(0.0625, np.float32), np.array(zero, np.uint8)
+    arrays = [data, scale, place, scale, place]
+    given = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    # With an odd zero point onnxruntime rounds halves the other way.
+    assert_node("QLinearAveragePool", arrays, constants=range(1, 5), steps=zero % 2, **given)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_choice_of_bytes_of_two_scales(kind: type) -> None:
+    least = np.iinfo(kind).min
+    chosen = np.random.default_rng(0).integers(0, 2, (3, 1)).astype(bool)
+    first, second = (
+        np.random.default_rng(seed).integers(least, least + 256, (3, 4)).astype(kind)
+        for seed in range(2)
+    )
+    scales = [np.array(scale, np.float32) for scale in (0.07, 0.11, 0.13)]
+    zeros = [np.array(least + place, kind) for place in (20, 130, 100)]
+    places = zip(scales, zeros, strict=True)
+    inputs = [chosen, first, *next(places), second, *next(places), *next(places)]
+    assert_node("QLinearWhere", inputs, constants=[2, 3, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("is_last", [0, 1])
+def test_a_convolution_of_onnxruntime_becomes_that_of_onnx(is_last: int) -> None:
+    shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)
+    data = bytes_of(np.uint8, *shape)
+    inputs = [
+        *(data, np.float32(0.02), np.uint8(128)),
+        *(
+            np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
+            np.float32(0.01),
+            np.int8(0),
+        ),
+        *(np.float32(0.05), np.uint8(10), np.arange(-200, 200, 100).astype(np.int32)),
+    ]
+    given = {"channels_last": is_last, "pads": [1] * 4, "strides": [2, 2]}
+    arrays = [np.asarray(each) for each in inputs]
+    assert_node("QLinearConv", arrays, constants=range(1, 9), **given)
