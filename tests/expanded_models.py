@@ -9,9 +9,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import all_nodes
-from fewtune.onnx_graph.operators import normalizations, plain
+from fewtune.onnx_graph.operators import elementwise, images, normalizations
 from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
-from fewtune.onnx_graph.operators.tensors import split_pad
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime
@@ -50,12 +49,8 @@ def expanded(model: ModelProto) -> ModelProto:
         ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
     }
     # Of these, some forms stay as they are.
-    stays = (
-        plain.HANDLERS.keys()
-        | normalizations.HANDLERS.keys()
-        | split_pad.HANDLERS.keys()
-        | {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
-    )
+    stays = elementwise.HANDLERS.keys() | normalizations.HANDLERS.keys() | images.HANDLERS.keys()
+    stays |= {("", "Concat")}
     assert not kinds & ((EARLY | UNROLLED).keys() - stays)
     return result
 

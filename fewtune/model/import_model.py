@@ -23,7 +23,7 @@ from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
-from fewtune.onnx_graph.operators.vision.suppression import padding_notes
+from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable

@@ -31,7 +31,7 @@ from fewtune.onnx_graph.observed_shapes import complete_shapes, draws, run_onnxr
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
-from fewtune.onnx_graph.operators.vision.suppression import pad_selections
+from fewtune.onnx_graph.operators.suppression import pad_selections
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto, helper, inliner
+from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
 
 from fewtune.onnx_graph.graph import STANDARD, all_nodes, opset_of
 
@@ -14,9 +14,15 @@ _LOG = logging.getLogger(__name__)
 
 # TVM 0.27's importer lacks these operators, or some of their forms.
 _EXPANDED = frozenset(
-    {"BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
-    | {"HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "Range"}
-    | {"SequenceMap", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
+    {"Attention", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
+    | {
+        "HammingWindow",
+        "HannWindow",
+        "LinearAttention",
+        "NegativeLogLikelihoodLoss",
+        "RMSNormalization",
+    }
+    | {"Range", "RotaryEmbedding", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
 )
 
 
@@ -37,7 +43,7 @@ def expand_functions(model: ModelProto) -> ModelProto:
     present = {
         node.op_type
         for node in all_nodes(model.graph)
-        if node.domain in STANDARD and (node.op_type in _EXPANDED or _has_statistics(node))
+        if node.domain in STANDARD and node.op_type in _EXPANDED
     }
     if not any(_is_function(name, opset) for name in present):
         return model
@@ -53,13 +59,19 @@ def expand_functions(model: ModelProto) -> ModelProto:
         typed.graph.value_info.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
         )
+    # onnx's inliner (1.23) asks for the type of an optional input that is left out.
+    typed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
     try:
-        return inliner.inline_selected_functions(
+        result = inliner.inline_selected_functions(
             typed, [("", name) for name in chosen], inline_schema_functions=True
         )
     except Exception as fault:  # noqa: BLE001 (a C++ pass; what stays is named by the importer)
         _LOG.info("functions stay as they are: %s", fault)
         return model
+    named = [value for value in result.graph.value_info if value.name]
+    del result.graph.value_info[:]
+    result.graph.value_info.extend(named)
+    return result
 
 
 def inlined(model: ModelProto) -> ModelProto:
@@ -76,11 +88,6 @@ def inlined(model: ModelProto) -> ModelProto:
             of_function = defaults.get((node.domain, node.op_type, node.overload), ())
             node.attribute.extend(each for each in of_function if each.name not in given)
     return inliner.inline_local_functions(complete, convert_version=True)
-
-
-def _has_statistics(node: NodeProto) -> bool:
-    """Whether a layer normalisation has outputs of mean and deviation, which TVM ignores."""
-    return node.op_type == "LayerNormalization" and any(node.output[1:])
 
 
 def _write_defaults(node: NodeProto, opset: int) -> None:

@@ -25,15 +25,13 @@ from fewtune.onnx_graph.graph import (
     parameter_count,
     set_attributes,
 )
-from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
-from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
 from fewtune.onnx_graph.operators.expand import (
     EARLY,
     UNROLLED,
     UNROLLED_WITHOUT_KERNEL,
     expand,
 )
-from fewtune.onnx_graph.operators.recurrent.kernel_layers import has_layers
+from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.slice_products import join_slice_products
@@ -118,9 +116,6 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     model : ModelProto
     """
     steps = steps or OptionalSteps()
-    if opset_of(model) < SCAN_WITHOUT_BATCH and any(n.op_type == "Scan" for n in model.graph.node):
-        # onnx's conversion to a newer operator set loses its batch axis.
-        model = expand(model, CONTROL_FLOW)
     light_model, weights = detach_weights(model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name

@@ -226,6 +226,10 @@ class GraphBuilder(KnownValues):
             return self.op("Identity", parts, output) if output is not None else parts[0]
         return self.op("Concat", parts, output, axis=axis)
 
+    def stack(self, parts: Sequence[str], axis: int, output: str | None = None) -> str:
+        """Join values along a new axis."""
+        return self.concat([self.unsqueeze(part, axis) for part in parts], axis, output)
+
     # The result
 
     def model(self) -> ModelProto:

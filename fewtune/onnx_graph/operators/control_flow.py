@@ -13,13 +13,11 @@ from onnx import GraphProto, NodeProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import attributes_of
-from fewtune.onnx_graph.operators import batched_loops
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # A model of more nodes takes minutes to import and compile.
 _MOST_NODES = 20_000
 _MOST_STEPS = 2000
-SCAN_WITHOUT_BATCH = 9
 
 
 class TooLongError(InputError):
@@ -30,9 +28,9 @@ def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Inline the branch of a constant condition, else both branches if their shapes are equal."""
     if inline_constant_if(graph, node, scope):
         return True
-    branches = {attribute.name: attribute.g for attribute in node.attribute}
+    given = attributes_of(node)
     chosen_at_run = graph.reshape(node.input[0], [])
-    both = [_inlined(graph, branches[name], {}, scope) for name in ("then_branch", "else_branch")]
+    both = [_inlined(graph, given[name], {}, scope) for name in ("then_branch", "else_branch")]
     for first, second in zip(*both, strict=True):
         if graph.shape(first) is None or graph.shape(first) != graph.shape(second):
             return graph.refuse(
@@ -50,15 +48,14 @@ def inline_constant_if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bo
     condition = graph.value(node.input[0])
     if condition is None:
         return False
-    wanted = "then_branch" if condition.reshape(()) else "else_branch"
-    (chosen,) = (attribute.g for attribute in node.attribute if attribute.name == wanted)
-    batched_loops.name_outputs(graph, _inlined(graph, chosen, {}, scope), node.output)
+    chosen = attributes_of(node)["then_branch" if condition.reshape(()) else "else_branch"]
+    _name_outputs(graph, _inlined(graph, chosen, {}, scope), node.output)
     return True
 
 
 def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Batch or unroll a loop whose trip count and condition are constants."""
-    (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
+    """Unroll a loop whose trip count and condition are constants."""
+    body: GraphProto = attributes_of(node)["body"]
     trips, condition = [*node.input, "", ""][:2]
     most = graph.value(trips) if trips else None
     if trips and most is None:
@@ -69,11 +66,9 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         )
     if not trips and not condition:
         return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
-    carried = list(node.input[2:])
+    going, carried = condition or graph.constant(True), list(node.input[2:])
     scans: list[list[str]] = [[] for _ in node.output[len(carried) :]]
-    if most is not None and batched_loops.batch_loop(graph, node, int(most.reshape(())), scope):
-        return True
-    going = condition or graph.constant(True)
+    names = [value.name for value in body.input]
     step, begin = 0, graph.node_count
     while most is None or step < int(most.reshape(())):
         value = graph.value(going)
@@ -85,16 +80,10 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             )
         if not value.reshape(()):
             break
-        if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:
-            graph.refuse(
-                node,
-                f"runs for more than {step} steps, {graph.node_count - begin} nodes unrolled: "
-                f"at most {_MOST_STEPS} steps and {_MOST_NODES} nodes can be",
-            )
+        if not _has_room(graph, node, step, begin):
             raise TooLongError("; ".join(graph.refusals))
-        names = [value.name for value in body.input]
-        given = [graph.constant(np.array(step, np.int64)), going, *carried]
-        results = _inlined(graph, body, dict(zip(names, given, strict=True)), scope)
+        inputs = [graph.constant(np.array(step, np.int64)), going, *carried]
+        results = _inlined(graph, body, dict(zip(names, inputs, strict=True)), scope)
         if graph.refusals:
             # Further steps would be refused for the same nodes.
             return False
@@ -106,78 +95,53 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Batch or unroll a scan, whose length is that of an axis."""
+    """Unroll a scan, whose length is that of an axis."""
     given = attributes_of(node)
-    inputs = list(node.input)
-    if graph.opset < SCAN_WITHOUT_BATCH:
-        if inputs.pop(0):
-            return graph.refuse(node, "has sequences of different lengths, which is not supported")
-        given["scan_input_directions"] = given.get("directions", [])
-    count = len(inputs) - given["num_scan_inputs"]
-    if any(graph.shape(name) is None for name in inputs):
+    shapes = [graph.shape(name) for name in node.input]
+    if None in shapes:
         return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
-    outputs = len(given["body"].output) - count
-    if graph.opset >= SCAN_WITHOUT_BATCH:
-        if batched_loops.batch_scan(graph, node, inputs[:count], inputs[count:], given, scope):
-            return True
-        results = _scanned(graph, node, inputs[:count], inputs[count:], given, scope)
-        if results is None:
-            return False
-        axes = given.get("scan_output_axes") or [0] * outputs
-        return _finish(graph, node, *results, axes)
-    batches = []
-    for index in range(graph.shape(inputs[0])[0]):
-        each = [step_of(graph, name, 0, index) for name in inputs]
-        results = _scanned(graph, node, each[:count], each[count:], given, scope)
-        if results is None:
-            return False
-        states, scans = results
-        batches.append([*states, *(stacked(graph, parts, 0) for parts in scans)])
-    for parts, output in zip(zip(*batches, strict=True), node.output, strict=True):
-        stacked(graph, list(parts), 0, output)
-    return True
-
-
-def _scanned(
-    graph: GraphBuilder,
-    node: NodeProto,
-    states: list[str],
-    sequences: list[str],
-    given: dict[str, object],
-    scope: Scope,
-) -> tuple[list[str], list[list[str]]] | None:
-    """The states after the last step, and each output's parts in order; None if refused."""
     body: GraphProto = given["body"]
-    axes, backwards = batched_loops.sequence_axes(graph, sequences, given)
-    length = graph.shape(sequences[0])[axes[0]]
-    scans: list[list[str]] = [[] for _ in body.output[len(states) :]]
-    begin, names = graph.node_count, [value.name for value in body.input]
+    count = len(node.input) - given["num_scan_inputs"]
+    states, sequences = list(node.input[:count]), node.input[count:]
+    axes = given.get("scan_input_axes") or [0] * len(sequences)
+    axes = [axis % len(shape) for axis, shape in zip(axes, shapes[count:], strict=True)]
+    backwards = given.get("scan_input_directions") or [0] * len(sequences)
+    scans: list[list[str]] = [[] for _ in body.output[count:]]
+    names = [value.name for value in body.input]
+    length, begin = shapes[count][axes[0]], graph.node_count
     for step in range(length):
-        if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:
-            graph.refuse(
-                node,
-                f"has {length} steps: unrolled, they are more than {_MOST_NODES} nodes, "
-                "which is not supported",
-            )
-            return None
+        if not _has_room(graph, node, step, begin):
+            return False
         taken = [
-            step_of(graph, name, axis, length - 1 - step if back else step)
+            _step_of(graph, name, axis, length - 1 - step if back else step)
             for name, axis, back in zip(sequences, axes, backwards, strict=True)
         ]
         inputs = dict(zip(names, [*states, *taken], strict=True))
         results = _inlined(graph, body, inputs, scope)
         if graph.refusals:
-            return None
-        states = results[: len(states)]
-        for parts, part in zip(scans, results[len(states) :], strict=True):
+            return False
+        states = results[:count]
+        for parts, part in zip(scans, results[count:], strict=True):
             parts.append(part)
     for parts, back in zip(scans, given.get("scan_output_directions") or [], strict=False):
         if back:
             parts.reverse()
-    return states, scans
+    return _finish(graph, node, states, scans, given.get("scan_output_axes") or [0] * len(scans))
 
 
-def step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
+def _has_room(graph: GraphBuilder, node: NodeProto, step: int, begin: int) -> bool:
+    """Whether a further step may be unrolled; if not, the node is refused."""
+    count = graph.node_count - begin
+    if step < _MOST_STEPS and count <= _MOST_NODES:
+        return True
+    return graph.refuse(
+        node,
+        f"runs for more than {step} steps, {count} nodes unrolled: at most {_MOST_STEPS} steps and "
+        f"{_MOST_NODES} nodes can be",
+    )
+
+
+def _step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
     """Take one index of an axis, and drop the axis.
 
     The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
@@ -190,12 +154,6 @@ def step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
         return graph.op("Gather", [data, index], axis=axis)
     taken = graph.op("Gather", [data, graph.constant([[step]], np.int64)], axis=axis)
     return graph.reshape(taken, [*shape[:axis], *shape[axis + 1 :]])
-
-
-def stacked(graph: GraphBuilder, parts: list[str], axis: int, output: str | None = None) -> str:
-    """Join values along a new axis."""
-    apart = [graph.unsqueeze(part, axis) for part in parts]
-    return graph.concat(apart, axis, output)
 
 
 def _inlined(
@@ -220,15 +178,15 @@ def _inlined(
 
 
 def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool:
-    """Add a Gather of one index in an unrolled step by `step_of`; False for any other node."""
+    """Add a Gather of one index in an unrolled step by `_step_of`; False for any other node."""
     if not unrolled or node.op_type != "Gather":
         return False
     data, index = node.input
     value, shape = graph.value(index), graph.shape(data)
     if value is None or value.shape or not shape or graph.value(data) is not None:
         return False
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
-    taken = step_of(graph, data, axis, int(value) % shape[axis])
+    axis = attributes_of(node).get("axis", 0) % len(shape)
+    taken = _step_of(graph, data, axis, int(value) % shape[axis])
     graph.op("Identity", [taken], node.output[0])
     return True
 
@@ -240,14 +198,21 @@ def _finish(
     scans: list[list[str]],
     axes: Sequence[int],
 ) -> bool:
-    batched_loops.name_outputs(graph, states, node.output[: len(states)])
+    """Name the last states, and stack each output's parts."""
+    _name_outputs(graph, states, node.output[: len(states)])
     for parts, axis, output in zip(scans, axes, node.output[len(states) :], strict=True):
         if not parts:
             return graph.refuse(node, f"has no step, so that output {output!r} is empty")
         if output:
             rank = len(graph.shape(parts[0]) or []) + 1
-            stacked(graph, parts, axis % rank, output)
+            graph.stack(parts, axis % rank, output)
     return True
+
+
+def _name_outputs(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:
+    for value, output in zip(values, outputs, strict=True):
+        if output:
+            graph.op("Identity", [value], output)
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

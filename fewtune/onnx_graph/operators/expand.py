@@ -1,4 +1,8 @@
-"""One pass over a model that expands operators that TVM's importer lacks."""
+"""The registry of operators that TVM's importer lacks or gets wrong, and their expansion.
+
+A handler writes a node as others that the importer reads. Each family of operators has its file,
+which lists its handlers by domain and operator.
+"""
 
 from __future__ import annotations
 
@@ -10,64 +14,41 @@ from fewtune.onnx_graph.operators import (
     attention,
     control_flow,
     convolutions,
+    elementwise,
     fused,
-    hyperbolic,
+    images,
     normalizations,
-    plain,
+    recurrent,
     sequences,
-    standard_attention,
+    tensors,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
-from fewtune.onnx_graph.operators.recurrent import kernel_layers, layers
-from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
-from fewtune.onnx_graph.operators.tensors import (
-    fourier,
-    grouped_attention,
-    indexing,
-    split_pad,
-)
-from fewtune.onnx_graph.operators.vision import patches, pooling
 from fewtune.onnx_graph.quantized import normalize
 
 # Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
-    **control_flow.HANDLERS,
-    **fused.HANDLERS,
-    **attention.HANDLERS,
-    **plain.HANDLERS,
-    **hyperbolic.HANDLERS,
     **normalize.HANDLERS,
+    **attention.HANDLERS,
+    **control_flow.HANDLERS,
     **convolutions.HANDLERS,
+    **elementwise.HANDLERS,
+    **fused.HANDLERS,
+    **images.HANDLERS,
     **normalizations.HANDLERS,
-    **standard_attention.HANDLERS,
     **sequences.HANDLERS,
-    **fourier.HANDLERS,
-    **indexing.HANDLERS,
-    **split_pad.HANDLERS,
-    **grouped_attention.HANDLERS,
-    **patches.HANDLERS,
-    **pooling.HANDLERS,
+    **tensors.HANDLERS,
 }
 # Used after a model is simplified: all recurrent layers are unrolled.
-UNROLLED: dict[tuple[str, str], Handler] = {**layers.HANDLERS, **quantized_layers.HANDLERS}
+UNROLLED = recurrent.UNROLLED
 # The same without layers of which one kernel computes all steps.
-UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = {**UNROLLED, **kernel_layers.HANDLERS}
+UNROLLED_WITHOUT_KERNEL = recurrent.UNROLLED_WITHOUT_KERNEL
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:
-    """Expand a model's nodes by some handlers.
+    """Expand a model's nodes by some handlers, such as `EARLY`.
 
-    Parameters
-    ----------
-    model : ModelProto
-        With static and inferred shapes; it is left as it is.
-    handlers : dict
-        By domain and operator, such as `EARLY`.
-
-    Returns
-    -------
-    model : ModelProto
-        Same inputs, outputs and results; the model itself if it has nothing to expand.
+    The model has static and inferred shapes, and is left as it is; the result is the model itself
+    if it has nothing to expand.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Normalisations in forms that TVM's importer lacks: further outputs, all axes, norms."""
+"""Normalisations that TVM's importer lacks, and those that onnxruntime's optimiser fuses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import LAYER_NORM
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
 # ONNX's default, rounded to float32 as attributes are.
 EPSILON = float(np.float32(1e-5))
+_LAYER_NORM = 17
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -18,45 +18,38 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
     Nodes in older operator sets, which onnxruntime's optimiser writes, are expanded as well.
     """
-    data, shape = node.input[0], graph.shape(node.input[0])
-    kind = graph.element_type(data)
-    is_written = kind == TensorProto.DOUBLE or graph.opset < LAYER_NORM
-    if shape is None or not (is_written or any(node.output[1:])):
+    data, scale, bias = optional(node.input, 3)
+    shape, kind = graph.shape(data), graph.element_type(data)
+    output, mean, inverse = optional(node.output, 3)
+    is_older = kind == TensorProto.DOUBLE or graph.opset < _LAYER_NORM
+    if shape is None or not (is_older or mean or inverse):
         return False
     given = attributes_of(node)
-    axis, epsilon = given.get("axis", -1), given.get("epsilon", EPSILON)
-    if not is_written:
-        graph.op("LayerNormalization", list(node.input), node.output[0], axis=axis, epsilon=epsilon)
     if kind != TensorProto.DOUBLE:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
-    axes = list(range(axis % len(shape), len(shape)))
-    mean, inverse = optional(node.output[1:], 2)
-    mean = graph.reduce("ReduceMean", data, axes, output=mean or None)
-    apart = graph.op("Sub", [data, mean])
-    variance = graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
-    deviation = graph.op("Sqrt", [_plus(graph, variance, epsilon)])
-    if is_written:
-        scale, *bias = [name for name in node.input[1:] if name]
-        normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
-        scaled = graph.op("Mul", [normal, scale], None if bias else node.output[0])
-        if bias:
-            graph.op("Add", [scaled, bias[0]], node.output[0])
+    axes = list(range(given.get("axis", -1) % len(shape), len(shape)))
+    apart, variance = _moments(graph, data, axes, mean)
+    deviation = graph.op("Sqrt", [_plus(graph, variance, given.get("epsilon", EPSILON))])
+    normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
+    scaled = graph.op("Mul", [normal, scale], None if bias else output)
+    if bias:
+        graph.op("Add", [scaled, bias], output)
     if inverse:
         graph.op("Reciprocal", [deviation], inverse)
     return True
 
 
-def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """RMS normalisation over all axes, for which TVM has no kernel."""
-    shape, given = graph.shape(node.input[0]), attributes_of(node)
-    if shape is None or given.get("axis", -1) % len(shape) != 0:
-        return False
-    data = graph.cast(node.input[0], given.get("stash_type", TensorProto.FLOAT))
-    axes = list(range(len(shape)))
-    mean = graph.reduce("ReduceMean", graph.op("Mul", [data, data]), axes)
-    root = graph.op("Sqrt", [_plus(graph, mean, given.get("epsilon", EPSILON))])
-    scaled = graph.cast(graph.op("Div", [data, root]), graph.element_type(node.input[0]))
-    graph.op("Mul", [scaled, node.input[1]], node.output[0])
+def _moments(graph: GraphBuilder, data: str, axes: list[int], mean: str = "") -> tuple[str, str]:
+    """Data less their mean, which may get a name, and their variance."""
+    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes, output=mean or None)])
+    return apart, graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
+
+
+def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    axes = list(attributes_of(node).get("axes", (0, 2, 3)))
+    apart, variance = _moments(graph, node.input[0], axes)
+    deviation = _plus(graph, graph.op("Sqrt", [variance]), 1e-9)
+    graph.op("Div", [apart, deviation], node.output[0])
     return True
 
 
@@ -72,22 +65,68 @@ def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    axes = list(attributes_of(node).get("axes", (0, 2, 3)))
-    data = node.input[0]
-    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes)])
-    variance = graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
-    deviation = _plus(graph, graph.op("Sqrt", [variance]), 1e-9)
-    graph.op("Div", [apart, deviation], node.output[0])
+def _batch(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    if not attributes_of(node).get("training_mode"):
+        return False
+    return graph.refuse(node, "is in training mode")
+
+
+def _skip_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    centred = "Simplified" not in node.op_type
+    data, skip, scale, *others = optional(node.input, 5)
+    shift, bias = others if centred else ("", others[0])
+    output, mean, deviation, total = optional(node.output, 4)
+    if graph.shape(data) is None or mean or deviation:
+        return graph.refuse(node, "has outputs of training, or an input of unknown shape")
+    if bias:
+        data = graph.op("Add", [data, bias])
+    data = graph.op("Add", [data, skip], total or None)
+    epsilon = attributes_of(node).get("epsilon", 1e-12)
+    if not centred:
+        return _write_rms(graph, data, scale, epsilon, output)
+    inputs = [data, scale, *([shift] if shift else [])]
+    graph.op("LayerNormalization", inputs, output, epsilon=epsilon)
     return True
 
 
-def _swish(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    data, alpha = node.input[0], attributes_of(node).get("alpha", 1.0)
-    scaled = data
-    if alpha != 1:
-        scaled = graph.op("Mul", [data, graph.constant(alpha, graph.dtype(data))])
-    graph.op("Mul", [data, graph.op("Sigmoid", [scaled])], node.output[0])
+def _rms_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    last = shape is not None and given.get("axis", -1) in (-1, len(shape) - 1)
+    if not last or any(node.output[1:]):
+        return graph.refuse(node, "normalises over more than the last axis, or has two outputs")
+    return _write_rms(graph, *node.input, given.get("epsilon", EPSILON), node.output[0])
+
+
+def _write_rms(graph: GraphBuilder, data: str, scale: str, epsilon: float, output: str) -> bool:
+    axes = [len(graph.shape(data)) - 1]
+    square = graph.reduce("ReduceMean", graph.op("Mul", [data, data]), axes)
+    deviation = graph.op("Sqrt", [_plus(graph, square, epsilon)])
+    graph.op("Mul", [graph.op("Div", [data, deviation]), scale], output)
+    return True
+
+
+def _embed_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    tokens, segments, words, places, kinds, scale, shift, mask, numbers = optional(node.input, 9)
+    output, lengths, total = optional(node.output, 3)
+    shape = graph.shape(tokens)
+    if shape is None:
+        return graph.refuse(node, "reads tokens whose shape is not known before the model runs")
+    found = graph.op("Gather", [words, tokens], axis=0)
+    if numbers:
+        place = graph.op("Gather", [places, numbers], axis=0)
+    else:
+        place = graph.fold_slice(places, 0, 0, shape[1])
+    data = graph.op("Add", [found, place], None if segments else (total or None))
+    if segments:
+        kind = graph.op("Gather", [kinds, segments], axis=0)
+        data = graph.op("Add", [data, kind], total or None)
+    epsilon = attributes_of(node).get("epsilon", 1e-12)
+    graph.op("LayerNormalization", [data, scale, shift], output, epsilon=epsilon)
+    if lengths and mask:
+        graph.reduce("ReduceSum", graph.cast(mask, TensorProto.INT32), [1], 0, lengths)
+    elif lengths:
+        zeros = graph.constant(np.zeros(shape[0], np.int32))
+        graph.op("Identity", [zeros], lengths)
     return True
 
 
@@ -96,9 +135,13 @@ def _plus(graph: GraphBuilder, data: str, number: float) -> str:
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "BatchNormalization"): _batch,
     ("", "LayerNormalization"): _layer,
-    ("", "RMSNormalization"): _root_mean_square,
     ("", "LpNormalization"): _by_norm,
     ("", "MeanVarianceNormalization"): _mean_and_variance,
-    ("", "Swish"): _swish,
+    ("", "SimplifiedLayerNormalization"): _rms_norm,
+    (MICROSOFT, "SimplifiedLayerNormalization"): _rms_norm,
+    (MICROSOFT, "SkipLayerNormalization"): _skip_layer_norm,
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_layer_norm,
+    (MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from onnx import ModelProto, NodeProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import STANDARD, all_nodes, node_text
+from fewtune.onnx_graph.graph import STANDARD, all_nodes, node_text, opset_of
 
 _SERVED = "run this model with onnxruntime, or end it before that node"
 _CLASSICAL = "ai.onnx.ml"
+# onnx converts an older Scan, which has a batch axis, into one without.
+_SCAN_WITHOUT_BATCH = 9
 _UNTUNED = frozenset(
     {"Det", "ImageDecoder", "RegexFullMatch", "SequenceMap", "StringConcat", "StringNormalizer"}
     | {"StringSplit", "TfIdfVectorizer"}
@@ -32,5 +34,6 @@ def refuse_untuned(model: ModelProto) -> None:
     for node in all_nodes(model.graph):
         if node.domain == _CLASSICAL:
             raise InputError(refusal(node, "is of classical machine learning, not of a network"))
-        if node.domain in STANDARD and node.op_type in _UNTUNED:
+        is_batched = node.op_type == "Scan" and opset_of(model) < _SCAN_WITHOUT_BATCH
+        if node.domain in STANDARD and (is_batched or node.op_type in _UNTUNED):
             raise InputError(refusal(node, "is an operator that nothing here tunes"))

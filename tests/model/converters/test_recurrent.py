@@ -71,9 +71,6 @@ def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        ("LSTM", {"peepholes": True}),
-        ("LSTM", {"clip": 0.3}),
-        ("LSTM", {"input_forget": 1}),
         ("LSTM", {"lengths": [5, 2, 3]}),
         ("LSTM", {"batch": 5}),
         ("GRU", {"lengths": [5, 0, 3], **GRU}),

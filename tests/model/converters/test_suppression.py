@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.operators.vision.suppression import padding_notes
+from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.runtime.target import resolve_target
 from fewtune.verify.session import run_onnxruntime
 

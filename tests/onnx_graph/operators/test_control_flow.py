@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.errors import InputError
 from tests.expanded_models import assert_same, expanded, float_info
@@ -203,12 +203,3 @@ def test_scan(given):
     )  # fmt: skip
     model = model_of([node], {"zero": np.zeros(4, np.float32)}, ["out", "all"], (4, 4))
     assert_same(model, feeds((4, 4)))
-
-
-def test_scan_with_a_batch():
-    node = helper.make_node(
-        "Scan", ["", "zero", "x", "x"], ["out", "all"], "scan", body=scan_body(), num_scan_inputs=2
-    )
-    zeros = np.zeros((2, 3), np.float32)
-    model: ModelProto = model_of([node], {"zero": zeros}, ["out", "all"], (2, 5, 3), opset=8)
-    assert_same(model, feeds((2, 5, 3)))

@@ -66,5 +66,5 @@ def test_a_loop_that_appends_to_a_sequence_is_unrolled():
 
 def test_a_position_beyond_a_sequence_is_refused_by_node():
     read = helper.make_node("SequenceAt", ["parts", "place"], ["y"], "reads beyond")
-    with pytest.raises(InputError, match="SequenceAt .node 'reads beyond'. reads place 7"):
+    with pytest.raises(InputError, match="SequenceAt node 'reads beyond' reads place 7"):
         expanded(model_of([SPLIT, read], [("place", np.int64(7))]))

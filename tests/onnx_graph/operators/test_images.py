@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_same, normal
@@ -55,16 +56,6 @@ def test_a_deformable_convolution_samples_where_offsets_point(groups, parts, str
     assert_same(model_of(node, inputs, weights), inputs)
 
 
-@pytest.mark.parametrize("aligned", [0, 1])
-@pytest.mark.parametrize("size", [(1, 3, 4, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
-def test_an_affine_grid_is_a_product(size, aligned):
-    axes = len(size) - 2
-    data = normal(size[0], axes, axes + 1)
-    node = helper.make_node("AffineGrid", ["x", "size"], ["y"], "grid", align_corners=aligned)
-    model = model_of(node, {"x": data}, {"size": np.array(size)}, opset=20)
-    assert_same(model, {"x": data})
-
-
 def test_regions_are_scaled_before_half_a_pixel_is_subtracted():
     data, regions = normal(1, 2, 12, 12), np.array([[1, 2, 9, 17], [0, 0, 20, 11]], np.float32)
     node = helper.make_node(
@@ -80,3 +71,30 @@ def test_regions_are_scaled_before_half_a_pixel_is_subtracted():
         run_onnxruntime(result, {"x": data}, 1), run_onnxruntime(model, {"x": data}, 1), strict=True
     ):
         np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("mode", ["SAME_LOWER", "SAME_UPPER", "VALID"])
+def test_implied_padding_of_a_pooling_is_written_out(operator, mode):
+    window = {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": mode}
+    node = helper.make_node(operator, ["x"], ["y"], "pool", **window)
+    data = {"x": normal(1, 3, 9, 8)}
+    (pool,) = assert_same(model_of(node, data, {}, opset=17), data).graph.node
+    assert "auto_pad" not in {attribute.name for attribute in pool.attribute}
+
+
+def test_a_dilated_window_is_padded_as_onnxruntime_does():
+    window = {"kernel_shape": [3], "strides": [2], "dilations": [2], "auto_pad": "SAME_LOWER"}
+    node = helper.make_node("MaxPool", ["x"], ["y"], "pool", **window)
+    data = {"x": normal(1, 3, 10)}
+    assert_same(model_of(node, data, {}, opset=17), data)
+
+
+@pytest.mark.parametrize(
+    ("operator", "outputs", "given"),
+    [("MaxPool", ["y", "places"], {}), ("LpPool", ["y"], {"ceil_mode": 1})],
+)
+def test_indices_and_norms_beyond_the_end_are_refused_by_name(operator, outputs, given):
+    node = helper.make_node(operator, ["x"], outputs, "pool", kernel_shape=[2], **given)
+    with pytest.raises(InputError, match=f"{operator} node 'pool' returns indices, or sums"):
+        expand(model_of(node, {"x": normal(1, 3, 9)}, {}, opset=19), EARLY)

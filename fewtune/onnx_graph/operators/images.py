@@ -1,8 +1,9 @@
-"""Col2Im, DeformConv, RoiAlign and AffineGrid: patches assembled or sampled."""
+"""Images: patches assembled or sampled, and poolings with implied padding."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -17,56 +18,35 @@ def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     shape, sizes, blocks = graph.shape(data), graph.value(image), graph.value(block)
     if shape is None or sizes is None or blocks is None:
         return graph.refuse(node, "has sizes that are no constants, or an input of unknown shape")
-    axes = sizes.size
-    given = attributes_of(node)
-    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
-    pads = given.get("pads") or [0] * 2 * axes
-    places = _places(sizes, blocks, strides, dilations, pads)
+    places = _places(sizes, blocks, attributes_of(node))
     elements, count = int(blocks.prod()), shape[2]
-    if places is None or places.size != elements * count:
-        return graph.refuse(node, "has an input of another size than its attributes make")
     # Row m of the table has each pixel's m-th element, or the index of a zero behind all elements.
-    covering: list[list[int]] = [[] for _ in range(int(sizes.prod()))]
-    for element, pixel in enumerate(places.reshape(-1)):
-        if pixel >= 0:
-            covering[pixel].append(element)
-    most = max(1, *map(len, covering))
-    table = np.full((most, len(covering)), elements * count, np.int64)
-    for pixel, found in enumerate(covering):
-        table[: len(found), pixel] = found
+    order = np.argsort(places.reshape(-1), kind="stable")
+    pixels = places.reshape(-1)[order]
+    covers = np.bincount(pixels[pixels >= 0], minlength=int(sizes.prod()))
+    table = np.full((covers.max(), covers.size), elements * count, np.int64)
+    inside = np.arange(len(table))[:, None] < covers
+    # In the order of pixels, so along the columns of the table.
+    table.T[inside.T] = order[pixels >= 0]
     batch, channels = shape[0], shape[1] // elements
     flat = graph.reshape(data, [batch, channels, elements * count])
     zero = graph.constant(np.zeros((batch, channels, 1), graph.dtype(data)))
-    flat = graph.concat([flat, zero], 2)
-    taken = graph.op("Gather", [flat, graph.constant(table)], axis=2)
+    taken = graph.op("Gather", [graph.concat([flat, zero], 2), graph.constant(table)], axis=2)
     image_sum = graph.reduce("ReduceSum", taken, [2], keepdims=0)
     graph.reshape(image_sum, [batch, channels, *map(int, sizes)], node.output[0])
     return True
 
 
-def _places(
-    sizes: np.ndarray, blocks: np.ndarray, strides: object, dilations: object, pads: object
-) -> np.ndarray | None:
+def _places(sizes: np.ndarray, blocks: np.ndarray, given: dict[str, Any]) -> np.ndarray:
     """The pixel of each element of each block, (elements, blocks); -1 in the padding."""
     axes = sizes.size
-    along = []
-    for axis in range(axes):
-        span = dilations[axis] * (int(blocks[axis]) - 1) + 1
-        steps = (int(sizes[axis]) + pads[axis] + pads[axes + axis] - span) // strides[axis] + 1
-        if steps < 1:
-            return None
-        within = np.arange(int(blocks[axis]))[:, None] * dilations[axis]
-        place = within + np.arange(steps)[None, :] * strides[axis] - pads[axis]
-        along.append(np.where((place >= 0) & (place < int(sizes[axis])), place, -1))
-    rows = []
-    for element in itertools.product(*(range(int(each)) for each in blocks)):
-        flat, inside = np.zeros(1, np.int64), np.ones(1, bool)
-        for axis in range(axes):
-            place = along[axis][element[axis]]
-            flat = (flat[:, None] * int(sizes[axis]) + place[None, :]).reshape(-1)
-            inside = (inside[:, None] & (place >= 0)[None, :]).reshape(-1)
-        rows.append(np.where(inside, flat, -1))
-    return np.stack(rows)
+    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
+    pads = np.array(given.get("pads") or [0] * 2 * axes).reshape(2, axes).T
+    pixels = np.pad(np.arange(sizes.prod()).reshape(sizes), pads, constant_values=-1)
+    spans = [(b - 1) * d + 1 for b, d in zip(blocks, dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, spans)
+    steps = [slice(None, None, each) for each in (*strides, *dilations)]
+    return windows[tuple(steps)].reshape(-1, int(blocks.prod())).T
 
 
 def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -128,30 +108,33 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _affine_grid(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """A regular grid times each image's matrix; ONNX's own function fails for one image."""
-    theta, size = node.input
-    sizes = graph.value(size)
-    if sizes is None:
-        return graph.refuse(node, "has a size that is no constant: bind it by --constant")
-    extents = [int(each) for each in sizes[2:]]
-    aligned = attributes_of(node).get("align_corners", 0)
-    along = [
-        np.linspace(-1, 1, extent) if aligned else (2 * np.arange(extent) + 1) / extent - 1
-        for extent in extents
+def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write out the padding of ``auto_pad``: TVM rounds strided extents down, ONNX up."""
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    if any(node.output[1:]) or (node.op_type == "LpPool" and given.get("ceil_mode")):
+        return graph.refuse(node, "returns indices, or sums windows beyond the end")
+    mode = given.pop("auto_pad", b"NOTSET")
+    if mode == b"NOTSET" or shape is None:
+        return False
+    sizes, kernel = shape[2:], given["kernel_shape"]
+    strides = given.get("strides") or [1] * len(sizes)
+    # onnxruntime pads as if the window were not dilated.
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + width - size) * (mode != b"VALID")
+        for size, stride, width in zip(sizes, strides, kernel, strict=True)
     ]
-    # The innermost axis is x, the first coordinate.
-    places = [each.reshape(-1) for each in np.meshgrid(*along, indexing="ij")][::-1]
-    grid = np.stack([*places, np.ones_like(places[0])], 1)[None]
-    turned = graph.transpose(theta, [0, 2, 1])
-    moved = graph.op("MatMul", [graph.constant(grid, graph.dtype(theta)), turned])
-    graph.reshape(moved, [int(sizes[0]), *extents, len(extents)], node.output[0])
+    before = [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
+    after = [total - first for total, first in zip(totals, before, strict=True)]
+    given["pads"] = [*before, *after]
+    graph.op(node.op_type, node.input, node.output[0], **given)
     return True
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "AffineGrid"): _affine_grid,
+    ("", "AveragePool"): _write_pads,
     ("", "Col2Im"): _col2im,
     ("", "DeformConv"): _deform_conv,
+    ("", "LpPool"): _write_pads,
+    ("", "MaxPool"): _write_pads,
     ("", "RoiAlign"): _roi_align,
 }

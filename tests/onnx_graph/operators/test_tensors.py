@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.expanded_models import assert_same
+from tests.expanded_models import assert_node, assert_same
 from tests.tiny_models import make_model
 
 
@@ -38,3 +38,23 @@ def test_a_constant_condition_compresses():
     node = helper.make_node("Compress", ["x", "wanted"], ["y"], "compress", axis=1)
     data = normal(3, 4)
     assert_same(model_of(node, data, {"wanted": np.array([True, False, True])}), {"x": data})
+
+
+@pytest.mark.parametrize("axis", [0, 2, -1])
+def test_an_axis_is_inserted_at_a_constant_index(axis):
+    assert_node("ExpandDims", [normal(2, 3, 4), np.array(axis, np.int32)], constants=(1,))
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 2], [0, 4], [0, 0, 1, 3]])
+def test_a_split_with_empty_parts(sizes):
+    outputs = [f"part_{place}" for place in range(len(sizes))]
+    given = [normal(2, 3, 4), np.array(sizes)]
+    model = assert_node("Split", given, outputs, domain="", constants=(1,), axis=2)
+    assert "Split" not in {node.op_type for node in model.graph.node}
+
+
+def test_empty_parts_of_a_concatenation_are_left_out():
+    parts = [normal(2, 3), np.zeros((2, 0), np.float32), normal(2, 1)]
+    model = assert_node("Concat", parts, domain="", constants=(1,), axis=1)
+    (node,) = model.graph.node
+    assert len(node.input) == 2

@@ -1,0 +1,159 @@
+"""Functions of elements, and reductions, of which TVM's importer lacks some forms."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+# Exponents of integer powers that onnxruntime computes by multiplying.
+_MULTIPLIED = (2.0, 3.0)
+_ODD = frozenset({"Asinh", "Atanh", "Sinh"})
+# Below, a float32 differs from these functions of it by less than its rounding.
+_NEAR_ZERO = 1e-4
+
+
+def _in_doubles(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Hyperbolic functions in doubles: TVM's forms lose digits near zero, and overflow early."""
+    data, dtype = node.input[0], np.dtype(np.float32)
+    if graph.element_type(data) != TensorProto.FLOAT:
+        return False
+    is_odd = node.op_type in _ODD
+    size = graph.op("Abs", [data]) if is_odd else data
+    wide = graph.op(node.op_type, [graph.cast(size, TensorProto.DOUBLE)])
+    result = graph.cast(wide, TensorProto.FLOAT, None if is_odd else node.output[0])
+    if is_odd:
+        is_small = graph.op("Less", [size, graph.constant(_NEAR_ZERO, dtype)])
+        signed = graph.op("Mul", [result, graph.op("Sign", [data])])
+        graph.op("Where", [is_small, data, signed], node.output[0])
+    return True
+
+
+def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    if all(attributes_of(node).get(f"detect_{side}", 1) for side in ("positive", "negative")):
+        return False
+    return graph.refuse(node, "looks for infinity of one sign")
+
+
+def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    base, exponent = node.input
+    kinds = [graph.element_type(each) for each in node.input]
+    if kinds[0] in _FLOATS and kinds[0] == kinds[1]:
+        return False
+    if kinds[0] in _FLOATS:
+        graph.op("Pow", [base, graph.cast(exponent, kinds[0])], node.output[0])
+        return True
+    power, shape = graph.value(exponent), graph.shape(base)
+    is_one = power is not None and power.size == 1 and power.ndim <= len(shape or [])
+    if power is not None and is_one and float(power.reshape(())) in _MULTIPLIED:
+        # In doubles, large integers would lose their last digits.
+        factors = [base] * int(power.reshape(()))
+        product = functools.reduce(lambda one, other: graph.op("Mul", [one, other]), factors)
+        graph.op("Identity", [product], node.output[0])
+        return True
+    wide = [graph.cast(each, TensorProto.DOUBLE) for each in node.input]
+    graph.cast(graph.op("Round", [graph.op("Pow", wide)]), kinds[0], node.output[0])
+    return True
+
+
+def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Equality of booleans by Xor: TVM compares them as floats, which LLVM refuses."""
+    if graph.element_type(node.input[0]) != TensorProto.BOOL:
+        return False
+    graph.op("Not", [graph.op("Xor", list(node.input))], node.output[0])
+    return True
+
+
+def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """OneHot as a comparison with all indices: TVM lacks value types, and a depth with an axis."""
+    data, depths, values = node.input
+    shape, given, ends = graph.shape(data), graph.value(depths), graph.value(values)
+    if shape is None or given is None or given.size != 1 or ends is None:
+        return graph.refuse(node, "has a depth or values that are no constants")
+    depth, axis = int(given.reshape(())), attributes_of(node).get("axis", -1) % (len(shape) + 1)
+    along = [-1 if place == axis else 1 for place in range(len(shape) + 1)]
+    places = np.arange(depth).reshape(along)
+    apart = graph.reshape(data, [*shape[:axis], 1, *shape[axis:]])
+    # Indices may count from the end.
+    found = [
+        graph.op("Equal", [apart, graph.constant(each, graph.dtype(data))])
+        for each in (places, places - depth)
+    ]
+    off, on = (graph.constant(value) for value in ends)
+    graph.op("Where", [graph.op("Or", found), on, off], node.output[0])
+    return True
+
+
+def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Largest and smallest of booleans, as integers."""
+    kind = graph.element_type(node.input[0])
+    if kind != TensorProto.BOOL:
+        return False
+    number = graph.cast(node.input[0], TensorProto.INT32)
+    reduced = graph.op(node.op_type, [number, *node.input[1:]], **attributes_of(node))
+    graph.cast(reduced, kind, node.output[0])
+    return True
+
+
+def _of_floats(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Reductions that onnxruntime truncates for integers."""
+    if graph.dtype(node.input[0]).kind in "iu":
+        return graph.refuse(node, "reduces integers to a fraction")
+    return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node)
+
+
+def _log_sum_exp(graph: GraphBuilder, node: NodeProto) -> bool:
+    """LogSumExp in ONNX's operators.
+
+    In TVM's form the maximum is a kernel whose values are near the result. The check of values
+    between operators would take them for the result.
+    """
+    attributes, (data, named) = attributes_of(node), optional(node.input, 2)
+    shape, given = graph.shape(data), graph.value(named) if named else None
+    chosen = attributes.get("axes", []) if given is None else given.tolist()
+    is_open = bool(named) and given is None
+    if is_open or not shape or (not chosen and attributes.get("noop_with_empty_axes")):
+        return False
+    axes = [int(axis) % len(shape) for axis in chosen or range(len(shape))]
+    most = graph.reduce("ReduceMax", data, axes)
+    zero = graph.constant(0, graph.dtype(data))
+    # Infinity minus infinity is NaN.
+    most = graph.op("Where", [graph.op("IsInf", [most]), zero, most])
+    sums = graph.reduce("ReduceSum", graph.op("Exp", [graph.op("Sub", [data, most])]), axes)
+    is_kept = attributes.get("keepdims", 1)
+    log = graph.op("Log", [sums])
+    result = graph.op("Add", [log, most], node.output[0] if is_kept else None)
+    if not is_kept:
+        left = [size for axis, size in enumerate(shape) if axis not in axes]
+        graph.reshape(result, left, node.output[0])
+    return True
+
+
+def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    data, ratio, training = optional(node.input, 3)
+    is_trained = graph.value(training) if training else np.array(False)
+    part = graph.value(ratio) if ratio else np.array(1.0)
+    if is_trained is None or (is_trained.any() and (part is None or part.any())):
+        return graph.refuse(node, "is in training mode: its output is random")
+    graph.op("Identity", [data], node.output[0])
+    mask, shape = optional(node.output, 2)[1], graph.shape(data)
+    if mask and shape is not None:
+        graph.op("Identity", [graph.constant(np.ones(shape, bool))], mask)
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "Dropout"): _dropout,
+    ("", "Equal"): _boolean_equality,
+    ("", "IsInf"): _is_inf,
+    ("", "OneHot"): _one_hot,
+    ("", "Pow"): _power,
+    **{("", name): _in_doubles for name in ("Acosh", "Asinh", "Atanh", "Cosh", "Sinh")},
+    **{("", f"Reduce{kind}"): _reduction for kind in ("Max", "Min")},
+    **{("", f"Reduce{kind}"): _of_floats for kind in ("L2", "LogSum", "LogSumExp", "Mean")},
+}

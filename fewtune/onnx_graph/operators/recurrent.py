@@ -1,0 +1,414 @@
+"""LSTM, GRU and RNN of static length: unrolled, or left to one kernel for all steps.
+
+The products of all steps' inputs are one matrix product. The product of the state with the
+recurrent weights has the same shape at every step: it is one task. A step gathers its rows of the
+inputs' products by an index that the kernel reads, so one kernel serves all steps. A slice would be
+another kernel for each step.
+
+The kernel for all steps (`fewtune.model.converters.recurrent_kernel`) supports what exporters
+write: default activations, sequences of one length, constant weights.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
+
+from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
+from fewtune.onnx_graph.operators.activations import Activation, activation
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.quantized.affine import (
+    along,
+    centered,
+    dynamic_quantize,
+    exact_product,
+    floats,
+)
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+_INPUTS = 8
+_QUANTIZED = "DynamicQuantizeLSTM"
+# Each step is five nodes and two to four kernels.
+_MOST_STEPS = 2000
+# Each step quantises its state: a dozen nodes more than a step in floats.
+_MOST_QUANTIZED_STEPS = 200
+# The kernel reads the weights once for each sequence. For more sequences, an unrolled layer has
+# matrix products, which read them once.
+_MOST_SEQUENCES = 4
+# No exporter writes peepholes, and onnxruntime does not run batches first.
+_REFUSED = ("clip", "input_forget", "layout")
+_IN_KERNEL = frozenset(
+    {"direction", "hidden_size", "linear_before_reset", "activations", *_REFUSED}
+)
+
+Product = Callable[[str, str, int], str]
+"""Multiplies rows, (rows, inputs), by the weights of all directions, of which it takes one."""
+
+
+@dataclass
+class _State:
+    """State of a direction between steps; None stands for zeros."""
+
+    hidden: str | None
+    cell: str | None = None
+
+
+@dataclass
+class _Direction:
+    """One direction of a layer, whose states are (batch, hidden).
+
+    ``recurrent`` are the transposed weights, (hidden, gates x hidden). ``state_bias`` is a GRU's
+    bias of the hidden gate's recurrent product, and ``resets_after`` ONNX's
+    ``linear_before_reset``.
+    """
+
+    graph: GraphBuilder
+    kind: str
+    hidden: int
+    functions: list[Activation]
+    recurrent: str
+    state_bias: str | None
+    resets_after: bool
+    recurrent_product: Callable[[str], str] | None
+
+    def step(self, given: str, state: _State) -> _State:
+        """The next state, from the product of a step's input, (batch, gates x hidden)."""
+        return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](given, state)
+
+    def _rnn(self, given: str, state: _State) -> _State:
+        return _State(self._activated(0, self._sum(given, state.hidden)))
+
+    def _sum(self, given: str, hidden: str | None) -> str:
+        if hidden is None:
+            return given
+        if self.recurrent_product is not None:
+            product = self.recurrent_product(hidden)
+        else:
+            product = self.graph.op("MatMul", [hidden, self.recurrent])
+        return self.graph.op("Add", [product, given])
+
+    def _gru(self, given: str, state: _State) -> _State:
+        op, hidden = self.graph.op, state.hidden
+        update, reset, new = (self._gate(given, index) for index in range(3))
+        if self.resets_after:
+            product = self.state_bias
+            if hidden is not None:
+                products = op("MatMul", [hidden, self.recurrent])
+                update = op("Add", [update, self._gate(products, 0)])
+                reset = op("Add", [reset, self._gate(products, 1)])
+                product = self._gate(products, 2)
+                if self.state_bias is not None:
+                    product = op("Add", [product, self.state_bias])
+            if product is not None:
+                new = op("Add", [new, op("Mul", [self._activated(0, reset), product])])
+        elif hidden is not None:
+            graph, size = self.graph, self.hidden
+            products = op("MatMul", [hidden, graph.fold_slice(self.recurrent, 1, 0, 2 * size)])
+            update = op("Add", [update, self._gate(products, 0)])
+            reset = op("Add", [reset, self._gate(products, 1)])
+            kept = op("Mul", [self._activated(0, reset), hidden])
+            weights = graph.fold_slice(self.recurrent, 1, 2 * size, 3 * size)
+            new = op("Add", [op("MatMul", [kept, weights]), new])
+        update, new = self._activated(0, update), self._activated(1, new)
+        one = self.graph.constant(1, self.graph.dtype(given))
+        result = op("Mul", [op("Sub", [one, update]), new])
+        if hidden is not None:
+            result = op("Add", [result, op("Mul", [update, hidden])])
+        return _State(result)
+
+    def _lstm(self, given: str, state: _State) -> _State:
+        op = self.graph.op
+        gates = self._sum(given, state.hidden)
+        entry, output, forget, new = (self._gate(gates, index) for index in range(4))
+        result = op("Mul", [self._activated(0, entry), self._activated(1, new)])
+        if state.cell is not None:
+            result = op("Add", [op("Mul", [self._activated(0, forget), state.cell]), result])
+        return _State(op("Mul", [self._activated(0, output), self._activated(2, result)]), result)
+
+    def _gate(self, gates: str, index: int) -> str:
+        return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
+
+    def _activated(self, function: int, value: str) -> str:
+        return self.functions[function](self.graph, value)
+
+
+@dataclass
+class _Layer:
+    """An LSTM, GRU or RNN; its inputs by their names in ONNX's definition.
+
+    ``product`` replaces the matrix products with weights, which then are (directions, inputs, gates
+    x hidden).
+    """
+
+    graph: GraphBuilder
+    node: NodeProto
+    kind: str
+    product: Product | None = None
+
+    def __post_init__(self) -> None:
+        self.given = attributes_of(self.node)
+        names = optional(self.node.input, _INPUTS)
+        self.x, self.w, self.r, self.b, self.lengths, self.first_h, self.first_c, self.p = names
+
+    def expand(self, most_steps: int) -> bool:
+        """Write all steps; False if the layer is refused."""
+        graph, node = self.graph, self.node
+        shape, weights = graph.shape(self.x), graph.shape(self.r)
+        if shape is None or weights is None:
+            return graph.refuse(
+                node, "reads a sequence whose shape is not known before the model runs"
+            )
+        if self.p or any(self.given.get(name) for name in _REFUSED):
+            return graph.refuse(node, f"has peepholes, or one of {', '.join(_REFUSED)}")
+        self.steps, self.batch, width = shape
+        if self.steps > most_steps:
+            return graph.refuse(
+                node,
+                f"has {self.steps} steps; at most {most_steps} are unrolled: bind a shorter "
+                "sequence",
+            )
+        directions, self.hidden = weights[0], weights[1 if self.product else 2]
+        functions = self._functions(directions)
+        if functions is None:
+            return graph.refuse(node, "has an activation that is not supported")
+        rows = graph.reshape(self.x, [self.steps * self.batch, width])
+        sequences, finals = [], []
+        for index in range(directions):
+            sequence, state = self._run(index, rows, functions[index])
+            sequences.append(sequence)
+            finals.append(self._zero_if_empty(state))
+        self._write_sequence(sequences)
+        ends = [[state.hidden for state in finals], [state.cell for state in finals]]
+        for name, values in zip(node.output[1:], ends, strict=False):
+            self._write_last_states(name, values)
+        return True
+
+    def _functions(self, directions: int) -> list[list[Activation]] | None:
+        """Activation functions of each direction; None if one is unknown."""
+        defaults = _DEFAULTS[self.kind]
+        named = [name.decode() for name in self.given.get("activations", [])]
+        alphas = list(self.given.get("activation_alpha", []))
+        betas = list(self.given.get("activation_beta", []))
+        found = [activation(name, alphas, betas) for name in named or defaults * directions]
+        count = len(defaults)
+        if None in found or len(found) < count * directions:
+            return None
+        return [found[count * index : count * (index + 1)] for index in range(directions)]
+
+    def _run(self, index: int, rows: str, functions: list[Activation]) -> tuple[list[str], _State]:
+        """Outputs of a direction's steps, in the order of the sequence, and its last state."""
+        graph, product = self.graph, self.product
+        resets_after = self.kind == "GRU" and bool(self.given.get("linear_before_reset"))
+        direction = _Direction(
+            graph,
+            self.kind,
+            self.hidden,
+            functions,
+            "" if product else part_of(graph, self.r, index, transposed=True),
+            self._state_bias(index) if resets_after and self.b else None,
+            resets_after,
+            product and (lambda state: product(state, self.r, index)),
+        )
+        if product:
+            products = product(rows, self.w, index)
+        else:
+            weights = part_of(graph, self.w, index, transposed=True)
+            products = graph.op("MatMul", [rows, weights])
+        if self.b:
+            products = graph.op("Add", [products, self._input_bias(index, resets_after)])
+        state = _State(self._first(self.first_h, index), self._first(self.first_c, index))
+        is_reversed = index == 1 or self.given.get("direction") == b"reverse"
+        outputs = {}
+        for step in reversed(range(self.steps)) if is_reversed else range(self.steps):
+            at = products
+            if self.steps > 1:
+                taken = np.arange(step * self.batch, (step + 1) * self.batch)
+                at = graph.op("Gather", [products, graph.constant(taken, np.int64)], axis=0)
+            new = direction.step(at, state)
+            outputs[step], state = self._masked(step, new, state)
+        return [outputs[step] for step in range(self.steps)], state
+
+    def _input_bias(self, index: int, resets_after: bool) -> str:
+        """Bias of the inputs' products: both of ONNX's biases, unless a GRU adds one elsewhere."""
+        graph, size = self.graph, _GATES[self.kind] * self.hidden
+        part = part_of(graph, self.b, index)
+        first = graph.fold_slice(part, 0, 0, size)
+        second = graph.fold_slice(part, 0, size, 2 * size)
+        if resets_after:
+            zeros = graph.constant(np.zeros(self.hidden, graph.dtype(self.b)))
+            kept = graph.fold_slice(second, 0, 0, 2 * self.hidden)
+            second = graph.fold("Concat", [kept, zeros], axis=0)
+        return graph.fold("Add", [first, second])
+
+    def _state_bias(self, index: int) -> str:
+        part = part_of(self.graph, self.b, index)
+        part = self.graph.fold_slice(part, 0, 5 * self.hidden, 6 * self.hidden)
+        return self.graph.fold("Reshape", [part, self.graph.constant([1, self.hidden], np.int64)])
+
+    def _first(self, name: str, index: int) -> str | None:
+        """A direction's initial state, (batch, hidden); None for zeros."""
+        value = self.graph.value(name) if name else None
+        if not name or (value is not None and not value.any()):
+            return None
+        return part_of(self.graph, name, index)
+
+    def _masked(self, step: int, new: _State, old: _State) -> tuple[str, _State]:
+        """Output and state of a step at which some sequences may have ended."""
+        graph = self.graph
+        known = graph.value(self.lengths) if self.lengths else np.array(self.steps)
+        if known is not None and (known >= self.steps).all():
+            return new.hidden, new
+        if known is None:
+            at = graph.constant(np.array(step, graph.dtype(self.lengths)))
+            mask = graph.reshape(graph.op("Less", [at, self.lengths]), [self.batch, 1])
+        else:
+            mask = graph.constant((step < known).reshape(self.batch, 1))
+        zeros = graph.constant(np.zeros((self.batch, self.hidden), graph.dtype(new.hidden)))
+        kept = [
+            None if after is None else graph.op("Where", [mask, after, before or zeros])
+            for after, before in ((new.hidden, old.hidden), (new.cell, old.cell))
+        ]
+        return graph.op("Where", [mask, new.hidden, zeros]), _State(*kept)
+
+    def _zero_if_empty(self, state: _State) -> _State:
+        """The last state of each sequence; zeros for an empty one, as in onnxruntime."""
+        graph = self.graph
+        if not self.lengths:
+            return state
+        is_none = graph.op("Equal", [self.lengths, graph.constant(0, np.int32)])
+        is_none = graph.reshape(is_none, [self.batch, 1])
+
+        def ended(value: str | None) -> str | None:
+            if value is None:
+                return None
+            zero = graph.constant(0, graph.dtype(value))
+            return graph.op("Where", [is_none, zero, value])
+
+        return _State(ended(state.hidden), ended(state.cell))
+
+    def _write_sequence(self, sequences: list[list[str]]) -> None:
+        """Write the outputs of all steps: (steps, directions, batch, hidden)."""
+        name = self.node.output[0] if self.node.output else ""
+        if not name:
+            return
+        shape, last = [self.steps, 1, self.batch, self.hidden], len(sequences) == 1 and name
+        both = [
+            self.graph.reshape(self.graph.concat(each, 0), shape, last or None)
+            for each in sequences
+        ]
+        if not last:
+            self.graph.op("Concat", both, name, axis=1)
+
+    def _write_last_states(self, name: str, values: list[str]) -> None:
+        """Write the states after the last step: (directions, batch, hidden)."""
+        if not name:
+            return
+        last = name if len(values) == 1 else None
+        shape = [1, self.batch, self.hidden]
+        values = [self.graph.reshape(value, shape, last) for value in values]
+        if last is None:
+            self.graph.op("Concat", values, name, axis=0)
+
+
+def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:
+    """One direction's part of a tensor, without the axis of directions."""
+    shape = graph.shape(name)
+    part = name if shape[0] == 1 else graph.fold_slice(name, 0, index, index + 1)
+    part = graph.fold("Reshape", [part, graph.constant(shape[1:], np.int64)])
+    return graph.fold("Transpose", [part], perm=[1, 0]) if transposed else part
+
+
+def _unroll(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    return _Layer(graph, node, node.op_type).expand(_MOST_STEPS)
+
+
+def _unroll_quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Onnxruntime's LSTM with 8-bit weights, which quantises the input of each product."""
+    (weights, recurrent), scales = node.input[1:3], optional(node.input, 12)[_INPUTS:]
+    by_weight = {weights: scales[:2], recurrent: scales[2:]}
+    if any(graph.shape(name) is None for name in (weights, recurrent, *scales) if name):
+        return graph.refuse(node, "has weights whose shape is not known")
+
+    @functools.cache
+    def operands(weights: str, index: int) -> tuple[str, str]:
+        """A direction's weights less their zero point, and their scale; once for all steps."""
+        scale, zero = (
+            graph.fold_slice(name, 0, index, index + 1)
+            if len(graph.shape(name)) == 1
+            else part_of(graph, name, index)
+            for name in by_weight[weights]
+        )
+        return centered(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
+
+    @functools.cache
+    def quantized(rows: str) -> tuple[str, str]:
+        """Quantised rows and their scale; once for all directions that read them."""
+        names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
+        dynamic_quantize(graph, rows, names)
+        return centered(graph, names[0], names[2], -2), floats(graph, names[1])
+
+    def product(rows: str, weights: str, index: int) -> str:
+        (left, left_scale), (right, scale) = quantized(rows), operands(weights, index)
+        sums = graph.cast(exact_product(graph, left, right), TensorProto.FLOAT)
+        return graph.op("Mul", [sums, graph.fold("Mul", [scale, left_scale])])
+
+    return _Layer(graph, node, "LSTM", product).expand(_MOST_QUANTIZED_STEPS)
+
+
+def has_layers(model: ModelProto) -> bool:
+    """Whether a model has recurrent layers."""
+    kinds = {operator for _, operator in UNROLLED}
+    return any(node.op_type in kinds for node in all_nodes(model.graph))
+
+
+def _unroll_without_kernel(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    if has_kernel(graph, node):
+        return False
+    handler = _unroll_quantized if node.op_type == _QUANTIZED else _unroll
+    return handler(graph, node, scope)
+
+
+def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
+    """Whether one kernel computes all steps of this layer."""
+    is_quantized = node.op_type == _QUANTIZED
+    given = attributes_of(node)
+    data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
+    shape = graph.shape(data)
+    if shape is None or peepholes or given.keys() - _IN_KERNEL:
+        return False
+    if any(given.get(name) for name in _REFUSED):
+        return False
+    names = [name.decode().capitalize() for name in given.get("activations", [])]
+    defaults = _DEFAULTS["LSTM" if is_quantized else node.op_type]
+    if names and names != defaults * (len(names) // len(defaults)):
+        return False
+    # Exporters of GRUs reset what was multiplied.
+    if node.op_type == "GRU" and not given.get("linear_before_reset"):
+        return False
+    steps, batch, _ = shape
+    if not 1 < steps <= _MOST_STEPS or batch > _MOST_SEQUENCES:
+        return False
+    known = graph.value(lengths) if lengths else np.array(steps)
+    if known is None or (known < steps).any():
+        return False
+    # Behind the weights of a quantised layer are their scales and zero points.
+    constants = [*weights, *node.input[_INPUTS:]]
+    *products, bias = weights
+    numbers = [data, bias, hidden, cell, *([] if is_quantized else products)]
+    return all(graph.element_type(name) == TensorProto.FLOAT for name in numbers if name) and all(
+        graph.value(name) is not None for name in constants if name
+    )
+
+
+UNROLLED: dict[tuple[str, str], Handler] = {
+    **{("", kind): _unroll for kind in _GATES},
+    (MICROSOFT, _QUANTIZED): _unroll_quantized,
+}
+UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = dict.fromkeys(
+    UNROLLED, _unroll_without_kernel
+)

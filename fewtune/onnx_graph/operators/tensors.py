@@ -1,0 +1,200 @@
+"""Whole tensors: spectra, and elements gathered or scattered along an axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+
+_OPEN = "has an input whose shape is not known before the model runs"
+_DFT_OF_LAST_AXES = 20
+
+
+def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A discrete Fourier transform as a product with a constant matrix."""
+    attributes, (data, lengths, axes) = attributes_of(node), optional(node.input, 3)
+    shape, length, place = (
+        graph.shape(data),
+        *(graph.value(name) if name else None for name in (lengths, axes)),
+    )
+    if shape is None or (lengths and length is None) or (axes and place is None):
+        return graph.refuse(node, "has a shape, length or axis that is no constant")
+    inverse, onesided = (bool(attributes.get(name, 0)) for name in ("inverse", "onesided"))
+    is_new = graph.opset >= _DFT_OF_LAST_AXES
+    axis = attributes.get("axis", -2 if is_new else 1) if place is None else int(place.reshape(()))
+    axis %= len(shape)
+    if axis == len(shape) - 1 or (inverse and onesided):
+        return graph.refuse(node, "transforms parts of numbers, or one side back")
+    total = shape[axis] if length is None else int(length.reshape(()))
+    used = min(shape[axis], total)
+    # A row is the transformed axis, which moves last but one, with the parts of its numbers.
+    order = [each for each in range(len(shape) - 1) if each != axis] + [axis, len(shape) - 1]
+    moved = graph.transpose(data, order)
+    if used < shape[axis]:
+        moved = graph.slice(moved, len(shape) - 2, 0, used)
+    matrix = _fourier_matrix(used, total, shape[-1], inverse, onesided)
+    outer = [shape[each] for each in order[:-2]]
+    rows = int(np.prod(outer, dtype=np.int64))
+    product = _in_doubles(graph, graph.reshape(moved, [rows, used * shape[-1]]), matrix)
+    result = graph.reshape(product, [*outer, matrix.shape[1] // 2, 2])
+    graph.transpose(result, [order.index(each) for each in range(len(shape))], node.output[0])
+    return True
+
+
+def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Gathered frames of a signal times a constant matrix."""
+    signal, step, window, length = optional(node.input, 4)
+    shape, windowed = graph.shape(signal), graph.shape(window) if window else None
+    stride, size = (graph.value(name) if name else None for name in (step, length))
+    if size is None and not length and windowed is not None:
+        size = np.array(windowed[0])
+    if shape is None or stride is None or size is None:
+        return graph.refuse(node, "has a step or length that is no constant")
+    used, parts = int(size.reshape(())), shape[2] if len(shape) > 2 else 1
+    starts = np.arange(0, shape[1] - used + 1, int(stride.reshape(())))
+    places = graph.constant(starts[:, None] + np.arange(used)[None, :], np.int64)
+    data = graph.reshape(signal, [*shape[:2], parts])
+    taken = graph.op("Gather", [data, places], axis=1)
+    if window:
+        taken = graph.op("Mul", [taken, graph.reshape(window, [1, 1, used, 1])])
+    onesided = bool(attributes_of(node).get("onesided", 1)) and parts == 1
+    matrix = _fourier_matrix(used, used, parts, inverse=False, onesided=onesided)
+    rows = graph.reshape(taken, [shape[0] * len(starts), used * parts])
+    product = _in_doubles(graph, rows, matrix)
+    graph.reshape(product, [shape[0], len(starts), matrix.shape[1] // 2, 2], node.output[0])
+    return True
+
+
+def _in_doubles(graph: GraphBuilder, rows: str, matrix: np.ndarray) -> str:
+    """Rows times a matrix in double precision: large terms may cancel."""
+    wide = graph.cast(rows, TensorProto.DOUBLE)
+    product = graph.op("MatMul", [wide, graph.constant(matrix, np.float64)])
+    return graph.cast(product, graph.element_type(rows))
+
+
+def _fourier_matrix(
+    used: int, length: int, given_parts: int, inverse: bool, onesided: bool
+) -> np.ndarray:
+    """The transform's matrix, (used x given parts, frequencies x 2).
+
+    Parts are real and imaginary: 2, or 1 for real input.
+    """
+    places = length // 2 + 1 if onesided else length
+    turns = np.outer(np.arange(used), np.arange(places)) / length
+    factors = np.exp((2j if inverse else -2j) * np.pi * turns) / (length if inverse else 1)
+    real = np.stack([factors.real, factors.imag], -1)
+    imaginary = np.stack([-factors.imag, factors.real], -1)
+    rows = np.stack([real, imaginary][:given_parts], 1)
+    return rows.reshape(used * given_parts, places * 2)
+
+
+def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write an update into a cache: select the new or the old element at each index."""
+    cache, update, indices = [*node.input, ""][:3]
+    shape, added, attributes = graph.shape(cache), graph.shape(update), attributes_of(node)
+    if shape is None or added is None:
+        return graph.refuse(node, _OPEN)
+    axis = int(attributes.get("axis", -2)) % len(shape)
+    extent, length = shape[axis], added[axis]
+    wide = [1] * len(shape)
+    wide[axis] = extent
+    place = graph.constant(np.arange(extent).reshape(wide), np.int64)
+    if indices:
+        first = graph.cast(indices, TensorProto.INT64)
+        first = graph.reshape(first, [shape[0], *([1] * (len(shape) - 1))])
+        place = graph.op("Sub", [place, first])
+        if attributes.get("mode") == b"circular":
+            place = graph.op("Mod", [place, graph.constant(extent, np.int64)])
+    bounds = [graph.constant(each, np.int64) for each in (0, length - 1)]
+    within = graph.op("Max", [graph.op("Min", [place, bounds[1]]), bounds[0]])
+    is_new = graph.op("Equal", [place, within])
+    within = graph.op("Expand", [within, graph.constant(shape, np.int64)])
+    new = graph.op("GatherElements", [update, within], axis=axis)
+    graph.op("Where", [is_new, new, cache], node.output[0])
+    return True
+
+
+def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Reverse each sequence up to its own length; elements behind it stay."""
+    data, lengths = node.input
+    shape, attributes = graph.shape(data), attributes_of(node)
+    if shape is None:
+        return graph.refuse(node, _OPEN)
+    batch, axis = (
+        int(attributes.get(name, way)) for name, way in (("batch_axis", 1), ("time_axis", 0))
+    )
+    wide = [
+        [shape[each] if each == one else 1 for each in range(len(shape))] for one in (axis, batch)
+    ]
+    place = graph.constant(np.arange(shape[axis]).reshape(wide[0]), np.int64)
+    length = graph.reshape(graph.cast(lengths, TensorProto.INT64), wide[1])
+    from_end = graph.op("Sub", [graph.op("Sub", [length, place]), graph.constant(1, np.int64)])
+    taken = graph.op("Where", [graph.op("Less", [place, length]), from_end, place])
+    taken = graph.op("Expand", [taken, graph.constant(shape, np.int64)])
+    graph.op("GatherElements", [data, taken], node.output[0], axis=axis)
+    return True
+
+
+def _compress(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    data, condition = node.input
+    shape, wanted = graph.shape(data), graph.value(condition)
+    if shape is None or wanted is None:
+        return graph.refuse(node, "has a condition that depends on the input's values")
+    axis = attributes_of(node).get("axis")
+    if axis is None:
+        data, axis = graph.reshape(data, [int(np.prod(shape))]), 0
+    places = graph.constant(np.flatnonzero(wanted), np.int64)
+    graph.op("Gather", [data, places], node.output[0], axis=int(axis))
+    return True
+
+
+def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A split with empty parts as slices: TVM cannot store a constant without elements."""
+    (data, named), given = optional(node.input, 2), attributes_of(node)
+    sizes = graph.value(named) if named else given.get("split")
+    shape = graph.shape(data)
+    if shape is None or sizes is None or all(sizes):
+        return False
+    axis, begin = int(given.get("axis", 0)) % len(shape), 0
+    for name, size in zip(node.output, map(int, sizes), strict=True):
+        if name and size:
+            part = graph.slice(data, axis, begin, begin + size) if size < shape[axis] else data
+            graph.op("Identity", [part], name)
+        elif name:
+            nothing = np.zeros([*shape[:axis], 0, *shape[axis + 1 :]], graph.dtype(data))
+            graph.op("Identity", [graph.constant(nothing)], name)
+        begin += size
+    return True
+
+
+def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A concatenation without its empty parts, which TVM cannot store if they are constants."""
+    kept = [name for name in node.input if 0 not in (graph.shape(name) or [1])]
+    if not kept or len(kept) == len(node.input):
+        return False
+    graph.concat(kept, attributes_of(node)["axis"], node.output[0])
+    return True
+
+
+def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Operator of onnxruntime from before Unsqueeze had its axes as an input."""
+    data, axis = node.input
+    place, shape = graph.value(axis), graph.shape(data)
+    if place is None or place.size != 1 or shape is None:
+        return graph.refuse(node, "has an axis that is no constant: bind it by --constant")
+    graph.unsqueeze(data, int(place.reshape(())) % (len(shape) + 1), node.output[0])
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "Compress"): _compress,
+    ("", "Concat"): _concat,
+    ("", "DFT"): _fourier,
+    ("", "ReverseSequence"): _reverse_sequence,
+    ("", "Split"): _split,
+    ("", "STFT"): _short_time_fourier,
+    ("", "TensorScatter"): _tensor_scatter,
+    (MICROSOFT, "ExpandDims"): _expand_dims,
+}

@@ -1,1 +1,0 @@
-"""Operators on whole tensors: spectra, indexing, splitting, padding, n-grams."""

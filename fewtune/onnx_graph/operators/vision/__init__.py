@@ -1,1 +1,0 @@
-"""Operators of vision networks that TVM's importer lacks, written in operators that it has."""
