@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.artifacts.model import BYTES_AN_INSTRUCTION
 from fewtune.machine.affinity import apart_from_the_pool
-from fewtune.machine.byte_products import OPERAND_REGISTERS, STEPS, ByteProducts, fastest_s
+from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import device_of, has_own_device
-from fewtune.runtime.tvm import build, set_threads, tvm
+from fewtune.runtime.tvm import build, has_feature, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.intrinsics import frames_without_source
 
+# A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
+STEPS = 14_000
+# Vector registers that hold the operands of every multiply-add.
+_OPERAND_REGISTERS = 2
 _REPEATS = 300
 _STREAM_BYTES = 256 * 2**20
 _STREAM_BUFFERS = 3
@@ -28,8 +33,10 @@ _STREAM_REPEATS = 8
 
 
 @frames_without_source()
-def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int) -> tvm.IRModule:
-    """Independent fused multiply-adds on values that stay in vector registers.
+def multiply_add_kernel(
+    threads: int, accumulators: int, lanes: int, steps: int, form: str | None = None
+) -> tvm.IRModule:
+    """Independent multiply-adds on values that stay in vector registers.
 
     Parameters
     ----------
@@ -38,48 +45,55 @@ def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int)
         Vectors of each thread; more than a multiply-add's latency times its rate, so that none
         waits.
     lanes : int
-        float32 values of a vector register.
+        Values of a vector register.
     steps : int
         Multiply-adds of each accumulator in one call.
+    form : str, optional
+        Of products of four bytes in int32 (`fewtune.runtime.dot_products`); without it, values are
+        float32.
 
     Returns
     -------
     module : IRModule
-        ``main`` takes a factor and a summand, ``(2, lanes)``, and writes the accumulators,
-        ``(threads, accumulators * lanes)``. `multiply_add_flops` counts its operations.
+        ``main`` takes two operands, ``(2, lanes)``, and writes the accumulators,
+        ``(threads, accumulators * lanes)``.
     """
     width = accumulators * lanes
+    dtype = "float32" if form is None else "int32"
+
+    def started(operand: Any, place: Any) -> Any:
+        # Equal accumulators would be computed once.
+        return operand * tvm.tirx.Cast(dtype, place)
+
+    def stepped(total: Any, first: Any, second: Any) -> Any:
+        if form is None:
+            return total * first + second
+        return total + dot_products.dot4(form, first, second)
 
     @T.prim_func(s_tir=True)
     def main(
-        operands: T.Buffer((2, lanes), "float32"),
-        sums: T.Buffer((threads, width), "float32"),
+        operands: T.Buffer((2, lanes), dtype),
+        sums: T.Buffer((threads, width), dtype),
     ) -> None:
         # Without it, operands might alias the output, and all values would go through memory.
         T.func_attr({"tirx.noalias": True})
         for thread in T.parallel(threads):
             with T.sblock("accumulate"):
-                held = T.sblock_alloc_buffer((width,), "float32", scope="local")
+                held = T.sblock_alloc_buffer((width,), dtype, scope="local")
                 for place in T.unroll(accumulators):
                     for lane in T.vectorized(lanes):
-                        # Equal accumulators would be computed once.
-                        held[place * lanes + lane] = operands[1, lane] * T.float32(place)
+                        held[place * lanes + lane] = started(operands[1, lane], place)
                 for _step in T.serial(steps):
                     for place in T.unroll(accumulators):
                         for lane in T.vectorized(lanes):
-                            held[place * lanes + lane] = (
-                                held[place * lanes + lane] * operands[0, lane] + operands[1, lane]
+                            held[place * lanes + lane] = stepped(
+                                held[place * lanes + lane], operands[0, lane], operands[1, lane]
                             )
                 for place in T.unroll(accumulators):
                     for lane in T.vectorized(lanes):
                         sums[thread, place * lanes + lane] = held[place * lanes + lane]
 
     return tvm.IRModule({"main": main})
-
-
-def multiply_add_flops(threads: int, accumulators: int, lanes: int, steps: int) -> int:
-    """Floating-point operations of one call of `multiply_add_kernel`."""
-    return 2 * threads * accumulators * lanes * steps
 
 
 @frames_without_source()
@@ -120,32 +134,30 @@ def triad_kernel(threads: int, lanes: int, vectors: int) -> tvm.IRModule:
 
 
 class MultiplyAdd:
-    """The multiply-add kernel, built for a CPU.
+    """The multiply-add kernel, built for a CPU; TVM's pool must have as many threads.
 
-    Parameters
-    ----------
-    target : Target
-    threads : int
-        TVM's pool must have as many.
-
-    Attributes
-    ----------
-    flops : int
-        Of one call.
+    ``flops`` are the operations of one call: a product and its addition are two.
     """
 
-    def __init__(self, target: tvm.target.Target, threads: int) -> None:
-        traits = CpuTraits.of(target)
-        lanes = traits.lanes("float32")
-        accumulators = traits.registers - OPERAND_REGISTERS
-        self.flops = multiply_add_flops(threads, accumulators, lanes, STEPS)
+    def __init__(self, target: tvm.target.Target, threads: int, form: str | None = None) -> None:
+        traits, dtype = CpuTraits.of(target), "float32" if form is None else "int32"
+        lanes, accumulators = traits.lanes(dtype), traits.registers - _OPERAND_REGISTERS
+        products = 1 if form is None else BYTES_AN_INSTRUCTION
+        self.flops = 2 * products * threads * accumulators * lanes * STEPS
         self._device = device_of(target)
-        self._built = build(multiply_add_kernel(threads, accumulators, lanes, STEPS), target)
-        # Each step halves a value and adds one, so values stay near two: no denormals, no overflow.
-        operands = np.repeat(np.array([[0.5], [1.0]], "float32"), lanes, axis=1)
-        sums = np.zeros((threads, accumulators * lanes), "float32")
+        self._built = build(multiply_add_kernel(threads, accumulators, lanes, STEPS, form), target)
+        # Each step halves a float and adds one, so floats stay near two: no denormals, no overflow.
+        pair = [[0.5], [1.0]] if form is None else [[0x01020304], [0x01010101]]
+        operands = np.array(pair, dtype).repeat(lanes, axis=1)
+        sums = np.zeros((threads, accumulators * lanes), dtype)
         self._arguments = [tvm.runtime.tensor(value, self._device) for value in (operands, sums)]
         self._main = self._built["main"]
+
+    @classmethod
+    def of_bytes(cls, target: tvm.target.Target, threads: int) -> MultiplyAdd | None:
+        """The kernel of products of four bytes; None where bytes are widened first."""
+        form = dot_products.form_of(lambda feature: has_feature(target, feature))
+        return cls(target, threads, form) if form in dot_products.AT_ONCE else None
 
     def run(self) -> np.ndarray:
         """Run it once; returns the accumulators, ``(threads, accumulators * lanes)``."""
@@ -158,45 +170,15 @@ class MultiplyAdd:
         self._main(*self._arguments)
         return time.perf_counter() - began_s
 
-    def fastest_s(self, repeats: int) -> float:
-        """Seconds of the fastest of ``repeats`` calls, after one that is not timed."""
-        return fastest_s(self._built, self._device, self._arguments, repeats)
+    def giga_a_second(self, repeats: int) -> float:
+        """Billions of operations a second in the fastest of ``repeats`` calls."""
+        return self.flops / _fastest_s(self._built, self._device, self._arguments, repeats) / 1e9
 
 
-class Triad:
-    """STREAM's triad, built for a CPU.
-
-    Parameters
-    ----------
-    target : Target
-    threads : int
-        TVM's pool must have as many.
-    whole_bytes : int
-        Of its three buffers together; no fewer than fill a vector a thread.
-
-    Attributes
-    ----------
-    moved_bytes : int
-        That one call reads and writes.
-    """
-
-    def __init__(self, target: tvm.target.Target, threads: int, whole_bytes: int) -> None:
-        lanes = CpuTraits.of(target).lanes("float32")
-        vectors = max(1, whole_bytes // (_STREAM_BUFFERS * FLOAT32_BYTES * threads * lanes))
-        self._shape = (threads, vectors * lanes)
-        self.moved_bytes = _STREAM_BUFFERS * FLOAT32_BYTES * threads * vectors * lanes
-        self.built = build(triad_kernel(threads, lanes, vectors), target)
-        self._device = device_of(target)
-
-    def buffers(self) -> list[Any]:
-        """Memory for it, new."""
-        held = [
-            tvm.runtime.empty(self._shape, "float32", self._device) for _ in range(_STREAM_BUFFERS)
-        ]
-        for buffer in held:
-            # It has to be written: all unwritten pages are the same page of zeros.
-            np.from_dlpack(buffer).fill(1)
-        return held
+def _fastest_s(built: Any, device: Any, arguments: list[Any], repeats: int) -> float:
+    """Seconds of the fastest of ``repeats`` calls of ``main``, after one that is not timed."""
+    evaluator = built.time_evaluator("main", device, number=1, repeat=repeats)
+    return min(float(value) for value in evaluator(*arguments).results)
 
 
 @dataclass(frozen=True)
@@ -235,36 +217,29 @@ class Peak:
 
 
 class PeakMeter:
-    """Measures a CPU's peak.
-
-    Parameters
-    ----------
-    target : Target
-        Of a CPU.
-    threads : int
-    with_bytes : bool
-        Whether products of bytes are measured, too.
-    """
+    """Measures a CPU's peak; that of products of bytes only ``with_bytes``."""
 
     def __init__(self, target: tvm.target.Target, threads: int, *, with_bytes: bool = True) -> None:
         set_threads(threads)
-        self._device = device_of(target)
         self._multiply_add = MultiplyAdd(target, threads)
-        self._triad = Triad(target, threads, _STREAM_BYTES)
+        self._byte_products = MultiplyAdd.of_bytes(target, threads) if with_bytes else None
+        lanes = CpuTraits.of(target).lanes("float32")
+        vectors = _STREAM_BYTES // (_STREAM_BUFFERS * FLOAT32_BYTES * threads * lanes)
+        self._triad = build(triad_kernel(threads, lanes, vectors), target)
+        self._device = device_of(target)
         # Held from one measurement to the next: filling them takes longer than reading them.
-        self._buffers = self._triad.buffers()
-        self._byte_products = ByteProducts.of(target, threads) if with_bytes else None
+        ones = np.ones((threads, vectors * lanes), "float32")
+        self._buffers = [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
+        self._moved_bytes = _STREAM_BUFFERS * ones.nbytes
 
     def measure(self) -> Peak:
         """Measure for about a fifth of a second; the fastest call counts."""
         with apart_from_the_pool():
-            call_s = self._multiply_add.fastest_s(_REPEATS)
-            bytes_of = self._byte_products
-            byte_gops = bytes_of.operations / bytes_of.fastest_s(_REPEATS) / 1e9 if bytes_of else 0
-            stream_s = fastest_s(self._triad.built, self._device, self._buffers, _STREAM_REPEATS)
-        moved_bytes = self._triad.moved_bytes
-        gflops = self._multiply_add.flops / call_s / 1e9
-        return Peak(gflops, moved_bytes / stream_s / 1e9, byte_gops)
+            gflops = self._multiply_add.giga_a_second(_REPEATS)
+            of_bytes = self._byte_products
+            byte_gops = of_bytes.giga_a_second(_REPEATS) if of_bytes else 0.0
+            stream_s = _fastest_s(self._triad, self._device, self._buffers, _STREAM_REPEATS)
+        return Peak(gflops, self._moved_bytes / stream_s / 1e9, byte_gops)
 
 
 def peak_meter(
