@@ -122,8 +122,7 @@ class CompiledModel:
         self.device = device_of(target)
         self._executable = executable
         self._machine = relax.VirtualMachine(executable, self.device)
-        self._timed: tuple[relax.VirtualMachine, _KernelClock] | None = None
-        self._watched: tuple[relax.VirtualMachine, _Watch] | None = None
+        self._watched: relax.VirtualMachine | None = None
         self._inputs: list[tvm.runtime.Tensor] = []
 
     def set_inputs(self, inputs: list[np.ndarray]) -> None:
@@ -132,7 +131,9 @@ class CompiledModel:
 
     def run(self) -> list[tvm.runtime.Tensor]:
         """Run once; returns when the device has finished."""
-        outputs = self._machine["main"](*self._inputs)
+        return self._finished(self._machine["main"](*self._inputs))
+
+    def _finished(self, outputs: Any) -> list[tvm.runtime.Tensor]:
         self.device.sync()
         return list(outputs) if not hasattr(outputs, "numpy") else [outputs]
 
@@ -159,16 +160,18 @@ class CompiledModel:
         -------
         outputs : list of arrays
         """
-        if self._watched is None:
-            # A virtual machine of its own, since a watch cannot be removed; weights are shared.
-            self._watched = relax.VirtualMachine(self._executable, self.device), _Watch(self.device)
-            self._watched[0].set_instrument(self._watched[1])
-        machine, watch = self._watched
-        watch.begin(observe, before)
-        outputs = machine["main"](*[tvm.runtime.tensor(value, self.device) for value in inputs])
-        self.device.sync()
-        outputs = list(outputs) if not hasattr(outputs, "numpy") else [outputs]
-        return [output.numpy() for output in outputs]
+        calls: Counter[str] = Counter()
+
+        def watch(symbol: str, is_before: bool, arguments: Sequence[Any]) -> None:
+            kernel = kernel_name(symbol)
+            observer = before if is_before else observe
+            if observer is not None:
+                self.device.sync()
+                observer(kernel, calls[kernel], arguments)
+            calls[kernel] += not is_before
+
+        given = [tvm.runtime.tensor(value, self.device) for value in inputs]
+        return [output.numpy() for output in self._run_watched(watch, given)]
 
     def kernel_times_s(self) -> dict[str, float]:
         """Run once on the inputs, and time every kernel where it is called.
@@ -179,58 +182,33 @@ class CompiledModel:
             By the name that a kernel has in the library, seconds of all its calls. What the virtual
             machine does between them is in none.
         """
-        if self._timed is None:
-            # A virtual machine of its own, since a clock cannot be removed; weights are shared.
-            self._timed = (
-                relax.VirtualMachine(self._executable, self.device),
-                _KernelClock(self.device),
-            )
-            self._timed[0].set_instrument(self._timed[1])
-        machine, clock = self._timed
-        clock.times_s.clear()
-        machine["main"](*self._inputs)
-        return dict(clock.times_s)
+        times_s: dict[str, float] = defaultdict(float)
+        began_s = 0.0
 
+        def watch(symbol: str, is_before: bool, _arguments: Sequence[Any]) -> None:
+            nonlocal began_s
+            self.device.sync()
+            if is_before:
+                began_s = time.perf_counter()
+            else:
+                times_s[symbol] += time.perf_counter() - began_s
 
-class _Watch:
-    """A virtual machine calls this before and after each of its calls, to look at tensors."""
+        self._run_watched(watch, self._inputs)
+        return times_s
 
-    def __init__(self, device: tvm.runtime.Device) -> None:
-        self._device = device
-        self._calls: Counter[str] = Counter()
-        self._observe: Observer | None = None
-        self._before: Observer | None = None
+    def _run_watched(
+        self, watch: Callable[[str, bool, Sequence[Any]], None], inputs: Sequence[Any]
+    ) -> list[tvm.runtime.Tensor]:
+        """Run once; a function is told of each kernel's call before and after it."""
+        if self._watched is None:
+            # A virtual machine of its own, since a watch cannot be removed; weights are shared.
+            self._watched = relax.VirtualMachine(self._executable, self.device)
 
-    def begin(self, observe: Observer, before: Observer | None) -> None:
-        self._calls.clear()
-        self._observe, self._before = observe, before
+        def instrument(
+            _function: Any, symbol: str, is_before: bool, _result: Any, *arguments: Any
+        ) -> None:
+            if not symbol.startswith(_BUILTIN):
+                watch(symbol, is_before, arguments)
 
-    def __call__(
-        self, _function: Any, symbol: str, is_before: bool, _result: Any, *arguments: Any
-    ) -> None:
-        if symbol.startswith(_BUILTIN):
-            return
-        kernel = kernel_name(symbol)
-        observer = self._before if is_before else self._observe
-        if observer is not None:
-            self._device.sync()
-            observer(kernel, self._calls[kernel], arguments)
-        self._calls[kernel] += not is_before
-
-
-class _KernelClock:
-    """A virtual machine calls this before and after each of its calls."""
-
-    def __init__(self, device: tvm.runtime.Device) -> None:
-        self.times_s: dict[str, float] = defaultdict(float)
-        self._device = device
-        self._began_s = 0.0
-
-    def __call__(
-        self, _function: Any, symbol: str, is_before: bool, _result: Any, *_arguments: Any
-    ) -> None:
-        self._device.sync()
-        if is_before:
-            self._began_s = time.perf_counter()
-        elif not symbol.startswith(_BUILTIN):
-            self.times_s[symbol] += time.perf_counter() - self._began_s
+        self._watched.set_instrument(instrument)
+        return self._finished(self._watched["main"](*inputs))

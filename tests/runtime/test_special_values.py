@@ -91,25 +91,6 @@ def test_extremes_of_infinities_are_infinite(dtype):
         assert result.numpy().tolist() == [infinity, 5.0, given[2, 7], infinity]
 
 
-def test_a_window_of_infinities_has_an_infinite_border():
-    """The border is no element: it is below them all."""
-    data = te.placeholder((8,), "float32", name="data")
-    padded = te.compute(
-        (10,),
-        lambda i: tirx.if_then_else(
-            tirx.all(i >= 1, i < 9), data[i - 1], tirx.min_value("float32")
-        ),
-        name="padded",
-    )
-    window = te.reduce_axis((0, 3), name="window")
-    pooled = te.compute((8,), lambda i: te.max(padded[i + window], axis=window), name="pooled")
-    module = tvm.IRModule({"main": te.create_prim_func([data, pooled])})
-    given = np.full(8, -INF, np.float32)
-    result = tvm.runtime.tensor(np.zeros(8, np.float32))
-    build(module, tuned_tiny.target())["main"](tvm.runtime.tensor(given), result)
-    assert (result.numpy() == -INF).all()
-
-
 def test_the_least_number_of_a_model_stays():
     """A mask of the least number, in the kernel of the maximum, is no beginning of it."""
     data = te.placeholder((4, 8), "float32", name="data")
@@ -147,20 +128,6 @@ def test_extremes_over_an_axis_pass_over_nan(is_vector):
         expected = numpy_has.reduce(given)
         expected[3] = none
         np.testing.assert_array_equal(result.numpy(), expected)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_places_of_extremes_pass_over_nan(name, axis):
-    data = te.placeholder((9, 7), "float32", name="data")
-    found = getattr(tvm.topi, name)(data, axis)
-    given = np.random.default_rng(0).standard_normal((9, 7)).astype(np.float32)
-    given[np.random.default_rng(1).random(given.shape) < 0.3] = NAN
-    shape = [int(size) for size in found.shape]
-    result = tvm.runtime.tensor(np.zeros(shape, str(found.dtype)))
-    module = tvm.IRModule({"main": te.create_prim_func([data, found])})
-    build(module, tuned_tiny.target())["main"](tvm.runtime.tensor(given), result)
-    np.testing.assert_array_equal(result.numpy(), getattr(np, f"nan{name}")(given, axis))
 
 
 def test_a_choice_that_a_model_makes_keeps_nan():
