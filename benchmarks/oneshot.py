@@ -34,7 +34,7 @@ from fewtune.artifacts import CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
-from fewtune.compile.compile import compile_model
+from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.measure import interleave
@@ -99,15 +99,17 @@ def predicted(
     report = predict_apart(job)
     seconds = time.perf_counter() - began_s
     library = compile_model(
-        read_lowered(places.imported(model)),
-        tasks,
-        shared,
-        places.imported(model),
+        TunedParts(
+            model,
+            NAME,
+            read_lowered(places.imported(model)),
+            tasks,
+            places.imported(model),
+            shared,
+        ),
         fingerprint,
         CompileOptions(),
         compiled,
-        model=model,
-        strategy=NAME,
     )
     assert report.prediction is not None
     row = {

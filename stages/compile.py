@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.compile.compile_apart import compile_apart
+from fewtune.compile.compile_apart import CompileJob, compile_apart
 from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
@@ -14,17 +14,17 @@ def run(model: str, strategy: str) -> None:
     options = load_section("compile")
     places = Places()
     with whole_directory(places.compiled(model, strategy)) as directory:
-        report = compile_apart(
-            places.imported(model),
-            places.tasks(model),
-            places.shared(model, strategy),
-            places.fingerprint,
-            options,
-            directory,
+        job = CompileJob(
+            imported=places.imported(model),
+            tasks=places.tasks(model),
+            shared=places.shared(model, strategy),
+            fingerprint=places.fingerprint,
+            options=options,
+            directory=directory,
             model=model,
             strategy=strategy,
-            say=say,
         )
+        report = compile_apart(job, say)
     say(
         f"{model} ({strategy}): {report.scheduled_from_log} kernels from the log, "
         f"{report.scheduled_by_default} by default, {len(report.unscheduled)} unscheduled, "

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
-from fewtune.compile.compile import compile_model
+from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
@@ -189,15 +189,10 @@ def compiled_into(
 ) -> CompileReport:
     """Compile the model with what was tuned."""
     return compile_model(
-        lowered(),
-        tasks(),
-        tuned(),
-        imported(),
+        TunedParts(NAME, "selective", lowered(), tasks(), imported(), tuned()),
         fingerprint(),
         options,
         directory,
-        model=NAME,
-        strategy="selective",
         left_out=left_out,
     )
 

@@ -10,8 +10,8 @@ from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.process.apart import in_step
-from fewtune.runtime.executable import build_executable, runnable
-from fewtune.runtime.tvm import compiled, relax, tvm
+from fewtune.runtime.executable import build_executable
+from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task import weight_layout
 
@@ -85,15 +85,3 @@ def build(
                 module = prefetched(module, target)
     executable = build_executable(module, target, in_place if axes else None)
     return Built(executable, left_out)
-
-
-def kernel_fault(
-    schedules: KernelSchedules, name: str, level: Level, target: tvm.target.Target
-) -> Exception | None:
-    """The exception that compiling a kernel alone raises, if any."""
-    try:
-        function = schedules.module({name: level})[name]
-        compiled(runnable(tvm.IRModule({name: function}), target), target)
-    except Exception as fault:  # noqa: BLE001 (the exception is the answer)
-        return fault
-    return None

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fewtune.artifacts import (
     CompileReport,
@@ -15,11 +16,11 @@ from fewtune.artifacts import (
     LeftOut,
     ReplacedSchedule,
 )
-from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
+from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
-from fewtune.compile.working_plan import PlanSearch
+from fewtune.compile.working_plan import PlanSearch, WorkingPlan
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
@@ -27,7 +28,6 @@ from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
-from fewtune.runtime.sealed_library import seal
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
@@ -43,17 +43,35 @@ TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
 _LOG = logging.getLogger(__name__)
 
 
+class TunedParts(NamedTuple):
+    """What a library is made of.
+
+    Attributes
+    ----------
+    model, strategy : str
+        Names for the report.
+    lowered : IRModule
+    tasks : list of Task
+    imported : Path
+        Folder of the imported model, with onnxruntime's outputs.
+    shared : Path
+        Folder of the tuning log of all tasks.
+    """
+
+    model: str
+    strategy: str
+    lowered: tvm.IRModule
+    tasks: list[Task]
+    imported: Path
+    shared: Path
+
+
 def compile_model(
-    lowered: tvm.IRModule,
-    tasks: list[Task],
-    share_directory: Path,
-    import_directory: Path,
+    parts: TunedParts,
     fingerprint: Fingerprint,
     options: CompileOptions,
     directory: Path,
     *,
-    model: str,
-    strategy: str,
     say: Callable[[str], None] = _LOG.info,
     left_out: Mapping[str, str] | None = None,
 ) -> CompileReport:
@@ -64,18 +82,11 @@ def compile_model(
 
     Parameters
     ----------
-    lowered : IRModule
-    tasks : list of Task
-    share_directory : Path
-        Folder of the tuning log of all tasks.
-    import_directory : Path
-        Folder of the imported model, with onnxruntime's outputs.
+    parts : TunedParts
     fingerprint : Fingerprint
     options : CompileOptions
     directory : Path
         Gets ``model.so`` and ``compile.json``.
-    model, strategy : str
-        Names for the report.
     say : callable, optional
         Gets a line if something is left out.
     left_out : mapping, optional
@@ -91,75 +102,72 @@ def compile_model(
     """
     require_compiler()
     started = time.perf_counter()
+    name = f"{parts.model} ({parts.strategy})"
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
-    schedules = KernelSchedules(lowered, tasks, read_database(share_directory), target)
-    difference = _difference_of(import_directory, options.allowance)
-    known = _left_out_by_import(import_directory) | dict(left_out or {})
+    database = read_database(parts.shared)
+    schedules = KernelSchedules(parts.lowered, parts.tasks, database, target)
+    known = _left_out_by_import(parts.imported) | dict(left_out or {})
     wrong: dict[str, str] = {}
-    if not known.keys() & {SCHEDULE_CHECK, TUNED} and needs_check(share_directory, target):
+    if not known.keys() & {SCHEDULE_CHECK, TUNED} and needs_check(parts.shared, target):
         at("predicted schedules were being checked", optional=[SCHEDULE_CHECK])
-        wrong = leave_out_wrong(schedules, tasks, target)
-    plan = _first_plan(schedules.levels, _rewrites(options, target), known)
+        wrong = leave_out_wrong(schedules, parts.tasks, target)
+    difference = _difference_of(parts.imported, options.allowance)
     exported = _Exported(directory / _CHECKED, device, difference)
-    working = PlanSearch(
-        build=lambda plan: build(lowered, schedules, plan, target),
+    search = PlanSearch(
+        build=lambda plan: build(parts.lowered, schedules, plan, target),
         error_of=lambda built: exported.difference(built.executable).allowances,
-        fault_of=lambda name, level: kernel_fault(schedules, name, level, target),
         plain=schedules.plain,
-        bound=1.0,
-        say=lambda line: say(f"{model} ({strategy}): {line}"),
-    ).find(plan)
+        say=lambda line: say(f"{name}: {line}"),
+    )
+    working = search.find(_first_plan(schedules.levels, _rewrites(options, target), known))
     found = exported.difference(working.built.executable)
-    compile_s = time.perf_counter() - started
     if not found.allowances <= 1:
-        imported = ImportReport.read(import_directory)
+        imported = ImportReport.read(parts.imported)
         raise VerificationError(
-            f"{model} ({strategy}): of the tuned library, {found.text}; untuned, its outputs "
+            f"{name}: of the tuned library, {found.text}; untuned, its outputs "
             f"differed by {imported.allowances:.2g} allowances; nothing was exported"
         )
-    seal(exported.path, fingerprint)
     exported.path.rename(directory / LIBRARY)
-    levels = Counter(working.plan.levels.values())
-    task_of = _task_of(lowered, tasks)
-    report = CompileReport(
-        model=model,
-        strategy=strategy,
+    reasons = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
+    search.replaced[:0] = [
+        ReplacedSchedule(kernel=each, schedule=working.plan.levels[each].text, reason=reason)
+        for part in (reasons, wrong)
+        for each, reason in sorted(part.items())
+    ]
+    search.left_out[:0] = [LeftOut(what=what, reason=reason) for what, reason in known.items()]
+    report = _report(parts, working, search, found, round(time.perf_counter() - started, 3))
+    report.write(directory)
+    return report
+
+
+def _report(
+    parts: TunedParts,
+    working: WorkingPlan,
+    search: PlanSearch,
+    found: Difference,
+    compile_s: float,
+) -> CompileReport:
+    levels, task_of = working.plan.levels, _task_of(parts.lowered, parts.tasks)
+    counts = Counter(levels.values())
+    in_place: Counter[str] = Counter()
+    for kernel, count in working.built.left_out.items():
+        in_place[task_of[kernel]] += count
+    return CompileReport(
+        model=parts.model,
+        strategy=parts.strategy,
         library=LIBRARY,
-        scheduled_from_log=levels[Level.LOG],
-        scheduled_by_default=levels[Level.DEFAULT] + levels[Level.PLAIN_DEFAULT],
-        unscheduled=sorted(
-            name for name, level in working.plan.levels.items() if level == Level.UNSCHEDULED
-        ),
-        in_place=_by_task(working.built.left_out, task_of),
-        left_out=[
-            *(LeftOut(what=what, reason=reason) for what, reason in known.items()),
-            *working.left_out,
-        ],
-        replaced=[
-            *(
-                ReplacedSchedule(
-                    kernel=name,
-                    schedule=working.plan.levels[name].text,
-                    reason=f"its record does not apply: {reason}",
-                )
-                for name, reason in sorted(schedules.failed.items())
-            ),
-            *(
-                ReplacedSchedule(
-                    kernel=name, schedule=working.plan.levels[name].text, reason=reason
-                )
-                for name, reason in sorted(wrong.items())
-            ),
-            *working.replaced,
-        ],
+        scheduled_from_log=counts[Level.LOG],
+        scheduled_by_default=counts[Level.DEFAULT] + counts[Level.PLAIN_DEFAULT],
+        unscheduled=sorted(name for name in levels if levels[name] == Level.UNSCHEDULED),
+        in_place=dict(sorted(in_place.items())),
+        left_out=search.left_out,
+        replaced=search.replaced,
         other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
         allowances=found.allowances,
         max_error=found.max_error,
         max_relative_error=found.max_relative_error,
-        compile_s=round(compile_s, 3),
+        compile_s=compile_s,
     )
-    report.write(directory)
-    return report
 
 
 class _Exported:
@@ -230,14 +238,6 @@ def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
     names = {task.info.workload: task.info.name for task in tasks}
     workloads = sorted(kernels(lowered).items())
     return {kernel: names[workload] for kernel, workload in workloads if workload in names}
-
-
-def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
-    """Calls of kernels, summed by their tasks."""
-    found: Counter[str] = Counter()
-    for kernel, count in calls.items():
-        found[task_of[kernel]] += count
-    return dict(sorted(found.items()))
 
 
 def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:

@@ -5,43 +5,52 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from fewtune.artifacts import CompileReport, Fingerprint
-from fewtune.compile.compile import compile_model
+from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
 from fewtune.process.apart import run_apart
 from fewtune.process.job import Job
 from fewtune.task.extract import read_tasks
 
+# A child process may have another working folder.
+AbsolutePath = Annotated[Path, AfterValidator(Path.absolute)]
 _LOG = logging.getLogger(__name__)
 
 
 class CompileJob(Job):
-    """The arguments of `compile_apart`, with absolute paths."""
+    """What `compile_apart` compiles: the folders of a result's steps, and where its output goes."""
 
-    imported: Path
-    tasks: Path
-    shared: Path
-    fingerprint: Path
+    imported: AbsolutePath
+    tasks: AbsolutePath
+    shared: AbsolutePath
+    fingerprint: AbsolutePath
     options: CompileOptions
-    directory: Path
+    directory: AbsolutePath
     model: str
     strategy: str
 
     def run(self) -> list[str]:
         """Compile the model in this process; return the lines for ``say``."""
         said: list[str] = []
-        compile_model(
+        parts = TunedParts(
+            self.model,
+            self.strategy,
             read_lowered(self.imported),
             read_tasks(self.tasks),
-            self.shared,
             self.imported,
-            Fingerprint.read(self.fingerprint),
+            self.shared,
+        )
+        fingerprint = Fingerprint.read(self.fingerprint)
+        compile_model(
+            parts,
+            fingerprint,
             self.options,
             self.directory,
-            model=self.model,
-            strategy=self.strategy,
             say=said.append,
             left_out=self.left_out,
         )
@@ -49,15 +58,7 @@ class CompileJob(Job):
 
 
 def compile_apart(
-    import_directory: Path,
-    task_directory: Path,
-    share_directory: Path,
-    fingerprint: Path,
-    options: CompileOptions,
-    directory: Path,
-    *,
-    model: str,
-    strategy: str,
+    job: CompileJob,
     say: Callable[[str], None] = _LOG.info,
     meanwhile: Callable[[], object] | None = None,
 ) -> CompileReport:
@@ -67,12 +68,9 @@ def compile_apart(
 
     Parameters
     ----------
-    import_directory, task_directory, share_directory : Path
-        Folders of the imported model, of its tasks, and of the tuning log of all tasks.
-    fingerprint : Path
-        The file of the machine's fingerprint.
-    options, directory, model, strategy, say
-        See `compile_model`; ``say`` is called at the end.
+    job : CompileJob
+    say : callable
+        Gets the lines of `compile_model` at the end.
     meanwhile : callable, optional
         Called while the child compiles, mostly on one core.
 
@@ -85,16 +83,6 @@ def compile_apart(
     VerificationError
         See `compile_model`.
     """
-    job = CompileJob(
-        imported=import_directory.absolute(),
-        tasks=task_directory.absolute(),
-        shared=share_directory.absolute(),
-        fingerprint=fingerprint.absolute(),
-        options=options,
-        directory=directory.absolute(),
-        model=model,
-        strategy=strategy,
-    )
     for line in run_apart(job, meanwhile):
         say(line)
-    return CompileReport.read(directory)
+    return CompileReport.read(job.directory)

@@ -6,37 +6,34 @@ the responsible rewrites and kernel schedules, leaves them out, and names them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import NamedTuple
 
 from fewtune.artifacts import LeftOut, ReplacedSchedule
-from fewtune.compile.bisection import find_by_halves
 from fewtune.compile.build import REWRITES, Built, Plan
 from fewtune.compile.schedules import Level, kind_and_line
 
+_WRONG = "wrong output"
 
-@dataclass
-class WorkingPlan:
-    """A plan that works, its build, and the parts that it leaves out.
 
-    Attributes
-    ----------
-    plan : Plan
-    built : Built
-    error : float
-        Of its outputs; above the bound if no plan works.
-    left_out : list of LeftOut
-        Rewrites, with reasons.
-    replaced : list of ReplacedSchedule
-        Kernels that lost their schedules, with reasons.
-    """
+class WorkingPlan(NamedTuple):
+    """A plan that works, its build, and the error of its outputs: above 1 if no plan works."""
 
     plan: Plan
     built: Built
     error: float
-    left_out: list[LeftOut] = field(default_factory=list)
-    replaced: list[ReplacedSchedule] = field(default_factory=list)
+
+
+class _Tried(NamedTuple):
+    """A plan, its build and error, and its fault: empty if it builds and its outputs are right."""
+
+    plan: Plan
+    built: Built | None
+    error: float
+    fault: str
+    raised: Exception | None = None
 
 
 @dataclass
@@ -48,22 +45,23 @@ class PlanSearch:
     build : callable
         Builds a plan; may raise any exception.
     error_of : callable
-        Gives the error of a build's outputs.
-    fault_of : callable
-        Gives the exception that compiling a kernel alone at a level raises, or None.
+        Gives the error of a build's outputs; at most 1 is right.
     plain : callable
         Gives the level of each kernel by default schedules alone (`KernelSchedules.plain`).
-    bound : float
-        The largest error that is accepted.
     say : callable
         Gets lines about the progress of the search.
+
+    Attributes
+    ----------
+    left_out : list of LeftOut
+        Rewrites, with reasons.
+    replaced : list of ReplacedSchedule
+        Kernels that lost their schedules, with reasons.
     """
 
     build: Callable[[Plan], Built]
     error_of: Callable[[Built], float]
-    fault_of: Callable[[str, Level], Exception | None]
     plain: Callable[[], dict[str, Level]]
-    bound: float
     say: Callable[[str], None] = lambda _: None
     left_out: list[LeftOut] = field(default_factory=list)
     replaced: list[ReplacedSchedule] = field(default_factory=list)
@@ -76,134 +74,111 @@ class PlanSearch:
         Exception
             If even the build without rewrites and tuned schedules fails.
         """
-        plan, built = self._buildable(plan)
-        error = self.error_of(built)
-        if not self._is_right(error):
-            self.say(f"outputs are {error:.1e} off; looking for the cause")
-            bare = Plan(plan.levels, frozenset())
-            if self._is_wrong(bare):
-                levels = self._right_levels(plan)
-                plan = Plan(levels, plan.rewrites)
-            plan = self._right_rewrites(plan)
-            plan, built = self._buildable(plan)
+        found = self._try(plan)
+        if found.fault:
+            self.say(f"the library cannot be used ({found.fault}); looking for the cause")
+            found = self._without_rewrites(found) or self._without_schedules(found)
+        if found.built is None:
+            assert found.raised is not None
+            raise found.raised
+        return WorkingPlan(found.plan, found.built, found.error)
+
+    def _try(self, plan: Plan) -> _Tried:
+        try:
+            built = self.build(plan)
             error = self.error_of(built)
-        return WorkingPlan(plan, built, error, self.left_out, self.replaced)
-
-    @cached_property
-    def _plain(self) -> dict[str, Level]:
-        return self.plain()
-
-    def _is_right(self, error: float) -> bool:
+        except Exception as fault:  # noqa: BLE001 (a part of a model may fail in any way)
+            return _Tried(plan, None, math.inf, kind_and_line(fault), fault)
         # NaN is not right.
-        return error <= self.bound
+        return _Tried(plan, built, error, "" if error <= 1 else _WRONG)
 
-    def _is_wrong(self, plan: Plan) -> bool:
-        """Whether a plan's outputs are wrong, or it does not build."""
-        try:
-            return not self._is_right(self.error_of(self.build(plan)))
-        except Exception:  # noqa: BLE001 (a part of a model may fail in any way)
-            return True
+    def _without_rewrites(self, faulty: _Tried) -> _Tried | None:
+        """The plan without the one rewrite that is at fault; None if it is not one alone."""
+        for rewrite in (each for each in REWRITES if each in faulty.plan.rewrites):
+            tried = self._try(Plan(faulty.plan.levels, faulty.plan.rewrites - {rewrite}))
+            if not tried.fault:
+                self.left_out.append(LeftOut(what=rewrite, reason=faulty.fault))
+                return tried
+        return None
 
-    def _buildable(self, plan: Plan) -> tuple[Plan, Built]:
-        """A plan that builds, without the rewrite or the schedules that raise."""
-        try:
-            return plan, self.build(plan)
-        except Exception as fault:  # noqa: BLE001 (an option must not stop a compilation)
-            first = fault
-        self.say(f"the library does not build ({kind_and_line(first)}); looking for the cause")
-        for rewrite in REWRITES:
-            if rewrite not in plan.rewrites:
-                continue
-            without = Plan(plan.levels, plan.rewrites - {rewrite})
-            try:
-                built = self.build(without)
-            except Exception:  # noqa: BLE001 (then it is not this rewrite alone)
-                continue
-            self.left_out.append(LeftOut(what=rewrite, reason=kind_and_line(first)))
-            return without, built
-        levels = {name: self._compiling_level(name, level) for name, level in plan.levels.items()}
-        try:
-            plan = Plan(levels, plan.rewrites)
-            return plan, self.build(plan)
-        except Exception as fault:  # noqa: BLE001 (as above)
-            first = fault
-        # Several rewrites are at fault: leave out all of them.
+    def _without_schedules(self, faulty: _Tried) -> _Tried:
+        """The plan without the schedules at fault, and without all rewrites if these are, too."""
+        levels, rewrites = faulty.plan.levels, faulty.plan.rewrites
+        if rewrites and not (bare := self._try(Plan(levels, frozenset()))).fault:
+            self._leave_out_all(faulty)
+            return bare
+        levels = self._right_levels(levels)
+        repaired = self._try(Plan(levels, rewrites))
+        if not repaired.fault or not rewrites:
+            return repaired
+        found = self._without_rewrites(repaired)
+        if found is None:
+            self._leave_out_all(repaired)
+            found = self._try(Plan(levels, frozenset()))
+        return found
+
+    def _leave_out_all(self, faulty: _Tried) -> None:
         self.left_out += [
-            LeftOut(what=rewrite, reason=kind_and_line(first))
+            LeftOut(what=rewrite, reason=faulty.fault)
             for rewrite in REWRITES
-            if rewrite in plan.rewrites
+            if rewrite in faulty.plan.rewrites
         ]
-        plan = Plan(levels, frozenset())
-        try:
-            return plan, self.build(plan)
-        except Exception as fault:  # noqa: BLE001 (as above)
-            self._replace(levels, list(levels), self._plain, kind_and_line(fault))
-        plan = Plan(levels, frozenset())
-        return plan, self.build(plan)
 
-    def _compiling_level(self, name: str, level: Level) -> Level:
-        """The first level at which a kernel compiles alone, beginning with its own."""
-        fault = self.fault_of(name, level)
-        if fault is None:
-            return level
-        wanted = self._plain[name]
-        if level < wanted and self.fault_of(name, wanted) is not None:
-            wanted = Level.UNSCHEDULED
-        self._note(name, wanted, kind_and_line(fault))
-        return wanted
-
-    def _right_levels(self, plan: Plan) -> dict[str, Level]:
-        """The plan's levels, changed for kernels that compute wrong results."""
-        names = sorted(plan.levels)
-        base, levels = dict(self._plain), dict(plan.levels)
-        if self._is_wrong(Plan(base, frozenset())):
-            nothing = dict.fromkeys(names, Level.UNSCHEDULED)
-            if self._is_wrong(Plan(nothing, frozenset())):
+    def _right_levels(self, given: Mapping[str, Level]) -> dict[str, Level]:
+        """The levels, changed for kernels that do not build or compute wrong results."""
+        base, levels = self.plain(), dict(given)
+        if self._try(Plan(base, frozenset())).fault:
+            nothing = dict.fromkeys(levels, Level.UNSCHEDULED)
+            if self._try(Plan(nothing, frozenset())).fault:
                 # No schedule is to blame.
                 return levels
-            for name in self._wrong_kernels(names, base, nothing):
+            for name in self._wrong_kernels(base, nothing):
                 base[name] = Level.UNSCHEDULED
-        for _ in names:
-            wrong = self._wrong_kernels(names, levels, base)
+        for _ in given:
+            wrong = self._wrong_kernels(levels, base)
             if not wrong:
                 break
-            self._replace(levels, wrong, base, "wrong output")
+            for name, reason in wrong.items():
+                levels[name] = base[name]
+                self.say(f"{name}: {reason}; its schedule is now: {base[name].text}")
+                self.replaced.append(
+                    ReplacedSchedule(kernel=name, schedule=base[name].text, reason=reason)
+                )
         return levels
 
-    def _wrong_kernels(
-        self, names: Sequence[str], levels: dict[str, Level], base: dict[str, Level]
-    ) -> list[str]:
-        """The kernels whose levels make outputs wrong; the other kernels have those of ``base``."""
-        differing = [name for name in names if levels[name] != base[name]]
+    def _wrong_kernels(self, levels: dict[str, Level], base: dict[str, Level]) -> dict[str, str]:
+        """The kernels whose levels are at fault, with reasons; others have those of ``base``."""
+        reasons: dict[str, str] = {}
 
         def is_wrong(some: Sequence[str]) -> bool:
             chosen = {**base, **{name: levels[name] for name in some}}
-            return self._is_wrong(Plan(chosen, frozenset()))
+            fault = self._try(Plan(chosen, frozenset())).fault
+            reasons.update(dict.fromkeys(some, fault))
+            return bool(fault)
 
-        return find_by_halves(differing, is_wrong)
+        differing = [name for name in sorted(levels) if levels[name] != base[name]]
+        return {name: reasons[name] or _WRONG for name in find_by_halves(differing, is_wrong)}
 
-    def _right_rewrites(self, plan: Plan) -> Plan:
-        """The plan without the rewrites that make outputs wrong."""
-        if not plan.rewrites or not self._is_wrong(plan):
-            return plan
-        kept = plan.rewrites
-        for rewrite in REWRITES:
-            if rewrite in kept and not self._is_wrong(Plan(plan.levels, kept - {rewrite})):
-                self.left_out.append(LeftOut(what=rewrite, reason="wrong output"))
-                return Plan(plan.levels, kept - {rewrite})
-        self.left_out += [
-            LeftOut(what=rewrite, reason="wrong output") for rewrite in REWRITES if rewrite in kept
-        ]
-        return Plan(plan.levels, frozenset())
 
-    def _replace(
-        self, levels: dict[str, Level], names: Sequence[str], base: dict[str, Level], reason: str
-    ) -> None:
-        for name in names:
-            if levels[name] != base[name]:
-                levels[name] = base[name]
-                self._note(name, base[name], reason)
+def find_by_halves(names: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The members of a group that make it wrong.
 
-    def _note(self, name: str, level: Level, reason: str) -> None:
-        self.say(f"{name}: {reason}; its schedule is now: {level.text}")
-        self.replaced.append(ReplacedSchedule(kernel=name, schedule=level.text, reason=reason))
+    Parameters
+    ----------
+    names : sequence of str
+    is_wrong : callable
+        Whether the result is wrong with these members alone. It is called about ``2 k log2(n)``
+        times if ``k`` of ``n`` are wrong.
+
+    Returns
+    -------
+    wrong : list of str
+        In the order of ``names``; a whole group if it is wrong and neither of its halves is.
+    """
+    if not names or not is_wrong(names):
+        return []
+    if len(names) == 1:
+        return list(names)
+    middle = len(names) // 2
+    halves = (names[:middle], names[middle:])
+    return [name for half in halves for name in find_by_halves(half, is_wrong)] or list(names)

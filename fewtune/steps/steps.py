@@ -29,7 +29,7 @@ from fewtune.bank.build import build_bank
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.builds import Builds, has_room
 from fewtune.benchmark.result import ResultFolders
-from fewtune.compile.compile_apart import compile_apart
+from fewtune.compile.compile_apart import CompileJob, compile_apart
 from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.model.call_graph import make_skeleton
@@ -268,17 +268,17 @@ def _compile(run: Run, scratch: Path) -> None:
             except Exception:  # noqa: BLE001 (the benchmark tries again, and reports it)
                 return
 
-    compile_apart(
-        run.place("import_model"),
-        run.place("extract_tasks"),
-        run.place("share_schedules"),
-        run.place("fingerprint"),
-        run.options["compile"],
-        scratch,
+    job = CompileJob(
+        imported=run.place("import_model"),
+        tasks=run.place("extract_tasks"),
+        shared=run.place("share_schedules"),
+        fingerprint=run.place("fingerprint"),
+        options=run.options["compile"],
+        directory=scratch,
         model=NAME,
         strategy=run.strategy,
-        meanwhile=build if run.last == "benchmark" else None,
     )
+    compile_apart(job, meanwhile=build if run.last == "benchmark" else None)
 
 
 @_step(

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from fewtune.artifacts import CompileReport
-from fewtune.compile.compile import LIBRARY, compile_model, verify
+from fewtune.compile.compile import LIBRARY, TunedParts, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.options import CompileOptions
@@ -230,15 +230,10 @@ def test_a_compilation_reports_what_it_leaves_out(
     directory.mkdir()
     write_database(log, {}, {}, target)
     report = compile_model(
-        lowered,
-        tasks,
-        log,
-        tmp_path / "import",
+        TunedParts("tiny", "selective", lowered, tasks, tmp_path / "import", log),
         fingerprint,
         CompileOptions(in_place=in_place),
         directory,
-        model="tiny",
-        strategy="selective",
     )
     (name,) = concatenations(lowered)
     assert report.in_place == ({name: left_out} if left_out else {})

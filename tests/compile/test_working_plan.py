@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, Built, Plan, build
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.compile.working_plan import PlanSearch, WorkingPlan
+from fewtune.compile.working_plan import PlanSearch, WorkingPlan, find_by_halves
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.storage.database import read_database, write_database
@@ -27,7 +27,7 @@ def search(
     wrong: Callable[[Plan], bool] = lambda _: False,
     broken: tuple[str, ...] = (),
     plain: dict[str, Level] | None = None,
-) -> tuple[WorkingPlan, int]:
+) -> tuple[WorkingPlan, PlanSearch, int]:
     """The working plan of a made-up compiler, and the number of its builds."""
     built: list[Plan] = []
 
@@ -37,53 +37,52 @@ def search(
             raise IndexError("it does not build")
         return Built(plan, Counter())  # type: ignore[arg-type]
 
-    found = PlanSearch(
+    plans = PlanSearch(
         build=build_it,
         error_of=lambda made: 2.0 if wrong(made.executable) else 0.5,
-        fault_of=lambda name, level: (
-            ValueError("no code") if name in broken and not level else None
-        ),
         plain=lambda: plain or dict.fromkeys(NAMES, Level.PLAIN_DEFAULT),
-        bound=1.0,
-    ).find(Plan(dict.fromkeys(NAMES, Level.LOG), frozenset(REWRITES)))
-    return found, len(built)
+    )
+    found = plans.find(Plan(dict.fromkeys(NAMES, Level.LOG), frozenset(REWRITES)))
+    return found, plans, len(built)
 
 
 def test_what_is_right_is_built_once() -> None:
-    found, builds = search()
-    assert (builds, found.left_out, found.replaced, found.error) == (1, [], [], 0.5)
+    found, plans, builds = search()
+    assert (builds, plans.left_out, plans.replaced, found.error) == (1, [], [], 0.5)
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
-    found, _ = search(raises=lambda plan: rewrite in plan.rewrites)
+    found, plans, _ = search(raises=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
-    assert [(each.what, each.reason) for each in found.left_out] == [
+    assert [(each.what, each.reason) for each in plans.left_out] == [
         (rewrite, "IndexError: it does not build")
     ]
-    assert found.replaced == []
+    assert plans.replaced == []
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_a_rewrite_that_makes_outputs_wrong_is_left_out_and_named(rewrite: str) -> None:
-    found, _ = search(wrong=lambda plan: rewrite in plan.rewrites)
+    found, plans, _ = search(wrong=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
-    assert [(each.what, each.reason) for each in found.left_out] == [(rewrite, "wrong output")]
+    assert [(each.what, each.reason) for each in plans.left_out] == [(rewrite, "wrong output")]
     assert found.error == 0.5
 
 
 def test_all_rewrites_may_have_to_go() -> None:
-    found, _ = search(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
+    found, plans, _ = search(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
     assert found.plan.rewrites == frozenset()
-    assert {each.what for each in found.left_out} == {IN_PLACE, PREFETCH, FOLD}
+    assert {each.what for each in plans.left_out} == {IN_PLACE, PREFETCH, FOLD}
 
 
 @pytest.mark.parametrize("wrong", [(3,), (0, 39), (7, 8, 25)])
 def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...]) -> None:
     names = [NAMES[place] for place in wrong]
-    found, builds = search(wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names))
-    assert sorted(each.kernel for each in found.replaced) == sorted(names)
-    assert {each.reason for each in found.replaced} == {"wrong output"}
+    found, plans, builds = search(
+        wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names)
+    )
+    assert sorted(each.kernel for each in plans.replaced) == sorted(names)
+    assert {each.reason for each in plans.replaced} == {"wrong output"}
     assert all((found.plan.levels[n] != Level.LOG) == (n in names) for n in NAMES)
     assert found.plan.rewrites == frozenset(REWRITES)
     assert found.error == 0.5
@@ -92,22 +91,28 @@ def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...
 
 def test_a_kernel_whose_default_schedule_is_wrong_too_stays_unscheduled() -> None:
     name = NAMES[11]
-    found, _ = search(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
+    found, plans, _ = search(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
     assert found.plan.levels[name] == Level.UNSCHEDULED
     assert sum(level != Level.LOG for level in found.plan.levels.values()) == 1
 
 
 def test_a_kernel_that_does_not_compile_gets_its_default_schedule() -> None:
-    found, _ = search(broken=(NAMES[4],))
-    assert [each.kernel for each in found.replaced] == [NAMES[4]]
+    found, plans, _ = search(broken=(NAMES[4],))
+    (lost,) = plans.replaced
+    assert (lost.kernel, lost.reason) == (NAMES[4], "IndexError: it does not build")
     assert found.plan.levels[NAMES[4]] == Level.PLAIN_DEFAULT
     assert found.plan.rewrites == frozenset(REWRITES)
 
 
 def test_what_is_wrong_without_any_schedule_is_left_to_the_caller() -> None:
-    found, _ = search(wrong=lambda _: True)
+    found, plans, _ = search(wrong=lambda _: True)
     assert found.error == 2.0
-    assert found.replaced == []
+    assert plans.replaced == []
+
+
+def test_what_is_wrong_only_together_is_named_together() -> None:
+    pair = {NAMES[1], NAMES[6]}
+    assert find_by_halves(NAMES[:8], lambda some: pair <= set(some)) == NAMES[:8]
 
 
 def _product(rows: int, first: int) -> tvm.tirx.PrimFunc:
@@ -148,16 +153,15 @@ def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Pat
 
     nothing = dict.fromkeys(schedules.levels, Level.UNSCHEDULED)
     expected = outputs(build(lowered, schedules, Plan(nothing, frozenset()), target))
-    found = PlanSearch(
+    plans = PlanSearch(
         build=lambda plan: build(lowered, schedules, plan, target),
         error_of=lambda built: float(np.max(np.abs(outputs(built) - expected))) / 1e-4,
-        fault_of=lambda *_: None,
         plain=schedules.plain,
-        bound=1.0,
-    ).find(Plan(schedules.levels, frozenset(REWRITES)))
+    )
+    found = plans.find(Plan(schedules.levels, frozenset(REWRITES)))
     assert found.error <= 1
-    assert [(each.kernel, each.schedule) for each in found.replaced] == [
+    assert [(each.kernel, each.schedule) for each in plans.replaced] == [
         ("slice", "default, weights as given")
     ]
     assert found.plan.levels["whole"] == Level.DEFAULT
-    assert found.left_out == []
+    assert plans.left_out == []

@@ -22,7 +22,7 @@ from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.result import ResultFolders
-from fewtune.compile.compile import compile_model
+from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
@@ -81,15 +81,12 @@ def run(python: str, folder: Path) -> float:
             model_directory=folder,
         )
         compiled = compile_model(
-            lowered,
-            tasks,
-            folder / "share",
-            folder / "import",
+            TunedParts(
+                tuned_tiny.NAME, "selective", lowered, tasks, folder / "import", folder / "share"
+            ),
             own,
             CompileOptions(),
             folder / "compile",
-            model=tuned_tiny.NAME,
-            strategy="selective",
             say=print,
         )
         report = benchmark_model(

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fewtune.artifacts import LogInfo, Selection, ShareReport, TaskTable, TuneReport
-from fewtune.compile.compile import compile_model
+from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
@@ -81,15 +81,17 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
     assert {told[name] for name in convolutions} == {"predicted"}
     (tmp_path / "compile").mkdir()
     compiled = compile_model(
-        tuned_tiny.lowered(),
-        tuned_tiny.tasks(),
-        tmp_path / "share",
-        tuned_tiny.imported(),
+        TunedParts(
+            tuned_tiny.NAME,
+            "oneshot",
+            tuned_tiny.lowered(),
+            tuned_tiny.tasks(),
+            tuned_tiny.imported(),
+            tmp_path / "share",
+        ),
         tuned_tiny.fingerprint(),
         CompileOptions(),
         tmp_path / "compile",
-        model=tuned_tiny.NAME,
-        strategy="oneshot",
     )
     assert compiled.allowances <= 1
     assert compiled.scheduled_from_log >= len(convolutions)
