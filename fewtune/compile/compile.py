@@ -28,6 +28,7 @@ from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
+from fewtune.runtime.sealed_library import seal
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
@@ -127,6 +128,7 @@ def compile_model(
             f"{name}: of the tuned library, {found.text}; untuned, its outputs "
             f"differed by {imported.allowances:.2g} allowances; nothing was exported"
         )
+    seal(exported.path, fingerprint)
     exported.path.rename(directory / LIBRARY)
     reasons = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
     search.replaced[:0] = [

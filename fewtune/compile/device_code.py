@@ -10,17 +10,16 @@ This module does not load TVM, because NVIDIA's compiler has to be set up before
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
-import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fewtune import errors
-from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import GPU_LIMITS
+from fewtune.tvm_compat.cuda_toolkit import make_ready
 
 # Device code is an ELF file inside the library. These are its magic number, its number of the
 # machine (EM_CUDA), and the offsets of machine and flags in its header.
@@ -107,21 +106,8 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
         If the import's outputs differ from onnxruntime's.
     """
     target = gpu_target(arch)
-    request = {"name": name, "models": str(models), "target": target, "out": str(directory)}
-    path = os.pathsep.join(each for each in sys.path if each)
-    done = subprocess.run(
-        [sys.executable, "-m", "fewtune.compile.device_code", json.dumps(request)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    reply = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
-    if "error" in reply:
-        raise getattr(errors, reply["error"])(reply["message"])
-    if done.returncode != 0:
-        raise RuntimeError(f"compiling for {arch} ended with exit code {done.returncode}")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        made = pool.submit(_compile, name, models, target, directory).result()
     library = directory / LIBRARY
     found = device_architectures(library)
     wanted = int(arch.removeprefix("sm_").rstrip("af"))
@@ -131,56 +117,34 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
             f"TVM made no machine code for {arch}, only source text that cannot be loaded: check "
             "that NVIDIA's compiler works (pip install 'fewtune[cuda]')"
         )
-    return DeviceLibrary(
-        library, found, reply["kernels"], reply["unscheduled"], reply["relative_error"]
-    )
+    return made._replace(architectures=found)
 
 
-def _compiled(request: dict[str, Any]) -> dict[str, Any]:
-    """Import, schedule by default, build and export; return the numbers for the caller."""
-    from fewtune.model.import_model import import_model, read_lowered
-    from fewtune.model.import_options import ImportOptions
-    from fewtune.runtime.executable import IS_SCHEDULED, build_executable
-    from fewtune.runtime.linking import export_library
-    from fewtune.runtime.target import target_from_json
-    from fewtune.runtime.tvm import usable_cores
-    from fewtune.schedule.defaults.default import apply_default_schedules
-    from fewtune.task.extract import kernels
-
-    target = target_from_json(request["target"])
-    out = Path(request["out"])
+def _compile(name: str, models: Path, target_json: str, directory: Path) -> DeviceLibrary:
+    """Import, schedule by default, build and export, in a process without TVM."""
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        imported = Path(scratch)
-        models = Path(request["models"])
-        report = import_model(
-            request["name"], models, target, usable_cores(), ImportOptions(), imported
-        )
+        toolkit, imported = Path(scratch) / "toolkit", Path(scratch) / "imported"
+        toolkit.mkdir()
+        imported.mkdir()
+        make_ready(toolkit)
+        from fewtune.model.import_model import import_model, read_lowered
+        from fewtune.model.import_options import ImportOptions
+        from fewtune.runtime.executable import IS_SCHEDULED, build_executable
+        from fewtune.runtime.linking import export_library
+        from fewtune.runtime.target import target_from_json
+        from fewtune.runtime.tvm import usable_cores
+        from fewtune.schedule.defaults.default import apply_default_schedules
+        from fewtune.task.extract import kernels
+
+        target = target_from_json(target_json)
+        report = import_model(name, models, target, usable_cores(), ImportOptions(), imported)
         lowered = read_lowered(imported)
-    names = sorted(kernels(lowered))
-    scheduled = apply_default_schedules(lowered, names, target)
+        names = sorted(kernels(lowered))
+        scheduled = apply_default_schedules(lowered, names, target)
+        executable = build_executable(scheduled, target)
+        directory.mkdir(parents=True, exist_ok=True)
+        export_library(executable, directory / LIBRARY)
     unscheduled = [name for name in names if IS_SCHEDULED not in (scheduled[name].attrs or {})]
-    executable = build_executable(scheduled, target)
-    out.mkdir(parents=True, exist_ok=True)
-    export_library(executable, out / LIBRARY)
-    return {
-        "kernels": len(names),
-        "unscheduled": len(unscheduled),
-        "relative_error": report.max_relative_error,
-    }
-
-
-def _main(request: dict[str, Any]) -> int:
-    from fewtune.tvm_compat.cuda_toolkit import make_ready
-
-    with tempfile.TemporaryDirectory(prefix="fewtune-") as toolkit:
-        try:
-            make_ready(Path(toolkit))
-            reply = _compiled(request)
-        except FewtuneError as error:
-            reply = {"error": type(error).__name__, "message": str(error)}
-        print(json.dumps(reply), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(json.loads(sys.argv[1])))
+    return DeviceLibrary(
+        directory / LIBRARY, [], len(names), len(unscheduled), report.max_relative_error
+    )
