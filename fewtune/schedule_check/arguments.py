@@ -9,8 +9,8 @@ sums; `fewtune.schedule_check.reference` finds the size of their scales.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from math import gcd, isqrt, prod, sqrt
+from dataclasses import dataclass
+from math import gcd, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from fewtune.schedule.access import shape_of
 # Half a unit in the last place, relative. Types that are not here are exact.
 ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 _BYTES = ("int8", "uint8")
+_ROUNDS = ("floor", "ceil", "trunc", "round", "nearbyint")
 # Ordinary integers: zero is not among them, since kernels may divide by them.
 _INTEGERS = (1.0, 8.0)
 # Positive floats, for kernels that compute roots or logarithms.
@@ -82,30 +83,6 @@ class Signature:
         return [n for n, each in enumerate(self.parameters) if each.is_factor]
 
 
-@dataclass
-class _Nodes:
-    """What a kernel consists of."""
-
-    loads: list[Any] = field(default_factory=list)
-    stores: list[Any] = field(default_factory=list)
-    blocks: list[Any] = field(default_factory=list)
-    casts: list[Any] = field(default_factory=list)
-    calls: list[Any] = field(default_factory=list)
-
-    @staticmethod
-    def of(body: Any) -> _Nodes:
-        found = _Nodes()
-        kinds = [
-            (tvm.ir.expr.TensorLoad, found.loads.append),
-            (tvm.tirx.BufferStore, found.stores.append),
-            (tvm.s_tir.SBlock, found.blocks.append),
-            (tvm.tirx.Cast, found.casts.append),
-            (tvm.ir.Call, found.calls.append),
-        ]
-        tvm_ffi.structural_walk(body, kinds)
-        return found
-
-
 def signature(function: Any) -> Signature:
     """Analyze the parameters of an unscheduled kernel.
 
@@ -114,46 +91,46 @@ def signature(function: Any) -> Signature:
     NotAffineError
         If a shape is not known.
     """
-    nodes = _Nodes.of(function.body)
-    read = {load.source for load in nodes.loads}
-    written = {store.buffer for store in nodes.stores}
+    loads, stores, blocks, casts, calls = (list[Any]() for _ in range(5))
+    kinds = (tvm.ir.expr.TensorLoad, tvm.tirx.BufferStore, tvm.s_tir.SBlock, tvm.tirx.Cast)
+    found = zip((*kinds, tvm.ir.Call), (loads, stores, blocks, casts, calls), strict=True)
+    tvm_ffi.structural_walk(function.body, [(kind, each.append) for kind, each in found])
+    read = {load.source for load in loads}
+    written = {store.buffer for store in stores}
     parameters = []
     for given in function.params:
-        is_read, is_written = given in read, given in written
-        # An accumulation also reads its own output.
-        is_own = is_read and is_written and _is_written_first(given, nodes.blocks)
-        opaque = not (is_read or is_written)
-        shape, dtype = tuple(shape_of(given)), str(given.dtype)
-        made = Parameter(shape, dtype, opaque or (is_read and not is_own), opaque or is_written)
-        if dtype in _BYTES:
-            made.low, made.high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        opaque = given not in read and given not in written
+        # What an accumulation reads of its own output, it has written before.
+        made = Parameter(
+            tuple(shape_of(given)),
+            str(given.dtype),
+            is_read=opaque or given not in written,
+            is_written=opaque or given in written,
+        )
+        if made.dtype in _BYTES:
+            made.low, made.high = np.iinfo(made.dtype).min, np.iinfo(made.dtype).max
         elif not made.is_float:
-            made.low, made.high = (0.0, 1.0) if dtype == "bool" else _INTEGERS
+            made.low, made.high = (0.0, 1.0) if made.dtype == "bool" else _INTEGERS
         parameters.append(made)
-    types = {str(store.buffer.dtype) for store in nodes.stores}
-    types |= {each.dtype for each in parameters}
-    found = Signature(
+    types = {str(store.buffer.dtype) for store in stores} | {each.dtype for each in parameters}
+    places = {each: parameters[place] for place, each in enumerate(function.params)}
+    _limit_sums(places, blocks)
+    if not types.isdisjoint(_BYTES) or any(map(dot_products.is_dot, calls)):
+        ends = [str(each.ty.dtype) for each in casts if _rounds(each)]
+        end = next((each for each in ends if each in _BYTES), "")
+        for block in blocks:
+            _fit_bytes(places, block, end, max(map(_length, blocks)))
+        for word in (word for call in calls if dot_products.is_dot(call) for word in call.args):
+            words = places.get(getattr(word, "source", None))
+            if words is not None and words.dtype == "int32":
+                words.low, words.high = -(2.0**31), 2.0**31 - 1
+    return Signature(
         parameters,
-        _most_index([*nodes.loads, *nodes.stores]),
-        max(map(_length, nodes.blocks), default=1),
-        not types.isdisjoint(ROUNDING),
-        any(_rounds(each) for each in nodes.casts) or any(_is_rounding(c) for c in nodes.calls),
+        _most_index([*loads, *stores]),
+        max(map(_length, blocks), default=1),
+        has_floats=not types.isdisjoint(ROUNDING),
+        takes_steps=any(map(_rounds, casts)) or any(_name(call) in _ROUNDS for call in calls),
     )
-    places = {each: place for place, each in enumerate(function.params)}
-    _limit_sums(found, places, nodes.blocks)
-    if not types.isdisjoint(_BYTES) or any(map(dot_products.is_dot, nodes.calls)):
-        _fit_bytes(found, places, nodes)
-    return found
-
-
-def _is_written_first(buffer: Any, blocks: list[Any]) -> bool:
-    """Whether a buffer is written before any other block reads it."""
-    for block in blocks:
-        if any(region.source.same_as(buffer) for region in block.writes):
-            return True
-        if any(region.source.same_as(buffer) for region in block.reads):
-            return False
-    return False
 
 
 def _length(block: Any) -> int:
@@ -167,9 +144,8 @@ def _rounds(cast: Any) -> bool:
     return from_float and str(cast.ty.dtype) not in ROUNDING
 
 
-def _is_rounding(call: Any) -> bool:
-    name = str(getattr(call.op, "name", "")).rpartition(".")[2]
-    return name in ("floor", "ceil", "trunc", "round", "nearbyint")
+def _name(call: Any) -> str:
+    return str(getattr(call.op, "name", "")).rpartition(".")[2]
 
 
 def _most_index(accesses: list[Any]) -> int | None:
@@ -198,50 +174,42 @@ def _operands(block: Any) -> Iterator[tuple[str, Any]]:
                 yield type(node).__name__, value.source
 
 
-def _limit_sums(found: Signature, places: dict[Any, int], blocks: list[Any]) -> None:
+def _limit_sums(places: dict[Any, Parameter], blocks: list[Any]) -> None:
     """Divide one factor of each sum of products by the root of the sum's length."""
     for block in blocks:
-        size, done = _length(block) ** -0.5, False
-        for kind, buffer in _operands(block):
-            if kind == "Mul" and buffer in places and size < 1 and not done:
-                each = found.parameters[places[buffer]]
-                if each.is_float:
-                    each.low, each.high = max(each.low, -size), min(each.high, size)
-                done = True
+        factors = (
+            places[each] for kind, each in _operands(block) if kind == "Mul" and each in places
+        )
+        factor, size = next(factors, None), _length(block) ** -0.5
+        if factor is not None and factor.is_float:
+            factor.low, factor.high = max(factor.low, -size), min(factor.high, size)
 
 
-def _fit_bytes(found: Signature, places: dict[Any, int], nodes: _Nodes) -> None:
-    """Give scales, limits, zero points, addends and words of bytes the sizes that they need."""
-    ends = [str(each.ty.dtype) for each in nodes.casts if _rounds(each)]
-    end = next((each for each in ends if each in _BYTES), "")
-    addend = _PRODUCT * sqrt(found.length)
-    for block in nodes.blocks:
-        points, is_sum = prod(int(axis.dom.extent) for axis in block.iter_vars), _length(block) > 1
-        for kind, buffer in _operands(block):
-            each = found.parameters[places[buffer]] if buffer in places else None
-            if each is None or prod(each.shape) >= points:
-                continue
-            is_one = prod(each.shape) == 1
-            if each.dtype == "int32":
-                if is_sum and kind == "Mul":
-                    each.low, each.high = -127, 127
-                elif not is_sum and kind in ("Add", "Sub") and not is_one:
-                    each.low, each.high = -addend, addend
-            elif not each.is_float or is_sum:
-                continue
-            elif kind in ("Mul", "Div"):
-                each.low, each.high, each.is_factor = 0.5, 1.5, True
-            elif is_one and end and kind in ("Max", "Min"):
-                limits = np.iinfo(end)
-                each.low = each.high = limits.min if kind == "Max" else limits.max
-            elif is_one and end == "uint8":
-                each.low = each.high = _ZERO_POINT
-    for call in nodes.calls:
-        for word in call.args if dot_products.is_dot(call) else ():
-            place = places.get(getattr(word, "source", None))
-            if place is not None and found.parameters[place].dtype == "int32":
-                found.parameters[place].low = -(2.0**31)
-                found.parameters[place].high = 2.0**31 - 1
+def _fit_bytes(places: dict[Any, Parameter], block: Any, end: str, length: int) -> None:
+    """Give scales, limits, zero points and addends of a block the sizes that bytes need.
+
+    ``end`` is the type of the bytes to which floats are rounded, ``length`` that of the sums.
+    """
+    points, is_sum = prod(int(axis.dom.extent) for axis in block.iter_vars), _length(block) > 1
+    for kind, buffer in _operands(block):
+        each = places.get(buffer)
+        if each is None or prod(each.shape) >= points:
+            continue
+        is_one = prod(each.shape) == 1
+        if each.dtype == "int32" and is_sum and kind == "Mul":
+            each.low, each.high = -127, 127
+        elif each.dtype == "int32" and not is_sum and not is_one and kind in ("Add", "Sub"):
+            each.high = _PRODUCT * sqrt(length)
+            each.low = -each.high
+        elif not each.is_float or is_sum:
+            continue
+        elif kind in ("Mul", "Div"):
+            each.low, each.high, each.is_factor = 0.5, 1.5, True
+        elif is_one and end and kind in ("Max", "Min"):
+            limits = np.iinfo(end)
+            each.low = each.high = limits.min if kind == "Max" else limits.max
+        elif is_one and end == "uint8":
+            each.low = each.high = _ZERO_POINT
 
 
 def drawn(given: Signature, place: int, *, positive: bool, size: float = 1.0) -> np.ndarray:
@@ -285,25 +253,14 @@ def _steps(shape: Sequence[int]) -> list[int]:
     """Distances of neighbors on each axis in the table of an argument's values.
 
     In a small table, all elements are different. In a large one, equal elements are far from each
-    other; distances are primes, so that no tile's extent leads from one to the other.
+    other; distances are odd, so that few tiles' extents lead from one to the other.
     """
-    steps: list[int] = []
-    whole = 1
-    is_large = prod(shape) > _TABLE
-    for number, extent in enumerate(reversed(shape)):
-        step = min(whole, _TABLE // (extent * max(1, number))) if is_large else whole
-        steps.append(_prime(step) if is_large and number else step)
-        # From ``whole`` on, no two elements are equal.
-        whole = whole + (extent - 1) * steps[-1] if is_large else whole * extent
-    return steps[::-1]
-
-
-def _prime(least: int) -> int:
-    """The first prime from a number on."""
-    number = max(2, least)
-    while any(number % factor == 0 for factor in range(2, isqrt(number) + 1)):
-        number += 1
-    return number
+    whole = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if prod(shape) <= _TABLE:
+        return whole
+    inner = [max(1, len(shape) - 1 - axis) for axis in range(len(shape))]
+    room = [_TABLE // (extent * each) for extent, each in zip(shape, inner, strict=True)]
+    return [min(step, most) | 1 for step, most in zip(whole, room, strict=True)]
 
 
 def _indices(count: int, most: int, place: int) -> np.ndarray:

@@ -8,32 +8,15 @@ arguments lie in the memory in which the candidate was measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from fewtune.runtime.tvm import tvm, usable_cores
+from fewtune.runtime.tvm import tvm
 
-# Arrays of at least this size are copied by several threads: their start costs less than it gains.
+# Arrays of at least this size lie in borrowed memory.
 _LARGE_BYTES = 2**24
-
-
-def copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy an array into another of its shape; large ones by several threads."""
-    axis = int(np.argmax(target.shape)) if target.ndim else 0
-    parts = min(usable_cores(), target.shape[axis] if target.ndim else 1)
-    if target.nbytes < _LARGE_BYTES or parts < 2:
-        np.copyto(target, source)
-        return
-    bounds = np.linspace(0, target.shape[axis], parts + 1).astype(int)
-    pieces = [
-        (slice(None),) * axis + (slice(int(begin), int(end)),)
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
-    with ThreadPoolExecutor(parts) as threads:
-        list(threads.map(lambda piece: np.copyto(target[piece], source[piece]), pieces))
 
 
 class Buffers:

@@ -17,7 +17,6 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, evaluate, shape_of
-from fewtune.schedule_check import buffers
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Elements at which an axis-by-axis map is compared with the whole one.
@@ -160,7 +159,7 @@ def _transpose(weights: np.ndarray, digits: Sequence[Sequence[_Digit]], into: np
             raise LayoutError("its layout puts several weights in one place")
         packed *= flat[place].radix
     split = weights.reshape([digit.radix for digit in flat])
-    buffers.copy(split.transpose(order), into.reshape([flat[place].radix for place in order]))
+    np.copyto(into.reshape([flat[place].radix for place in order]), split.transpose(order))
 
 
 def _scatter(weights: np.ndarray, places: np.ndarray, into: np.ndarray) -> None:

@@ -19,7 +19,7 @@ from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
-from fewtune.schedule_check.buffers import Buffers, copy
+from fewtune.schedule_check.buffers import Buffers
 from fewtune.schedule_check.expected import Expected
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
@@ -101,7 +101,7 @@ class Reference:
         """
         if isinstance(scheduled, str):
             scheduled = module_of(scheduled) if PREPROC in scheduled else None
-        began_s, before_s = time.perf_counter(), self.spent_s
+        began_s = time.perf_counter()
         if self._found is None:
             self._signature = signature(self.module["main"])
         try:
@@ -109,12 +109,12 @@ class Reference:
             run = partial(self._run, code, shapes, self.device, blocks)
             if self._found is None:
                 self._found = self._read() or self._computed(run if is_default else None)
-                self.spent_s = before_s + time.perf_counter() - began_s
+                self.spent_s += time.perf_counter() - began_s
             fault = self._difference(run(False))
             if fault and not self._found.moved:
-                began_s, before_s = time.perf_counter(), self.spent_s
+                began_s = time.perf_counter()
                 self._confirm()
-                self.spent_s = before_s + time.perf_counter() - began_s
+                self.spent_s += time.perf_counter() - began_s
                 fault = self._difference(run(False))
         except LayoutError as error:
             return str(error)
@@ -234,7 +234,7 @@ class Reference:
                 raise LayoutError(f"its layout has room for {room} weights")
             lay_out(block, given, array)
         else:
-            copy(given, array.reshape(given.shape))
+            np.copyto(array.reshape(given.shape), given)
         if moved and given is not None and array.dtype.name in ROUNDING:
             unit = ROUNDING[array.dtype.name]
             random = np.random.default_rng(place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,11 +31,18 @@ _PASSES_ON = frozenset(
 # Operators whose second input indexes one axis of the first, or holds tuples of indices.
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements"})
 _BY_TUPLES = frozenset({"GatherND", "ScatterND"})
-_MOST_STEPS = 64
 # Arithmetic operators: their inputs are not masks.
 _COMPUTES = frozenset({"Add", "Conv", "Cos", "Div", "Gemm", "MatMul", "Mul", "Sin", "Sqrt"})
 _COMPARES = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _WIDEST = 7
+
+
+class _Read(NamedTuple):
+    """A node, the number of one of its inputs, and whether that holds floats."""
+
+    node: NodeProto
+    position: int
+    is_float: bool
 
 
 class Draw(NamedTuple):
@@ -114,36 +121,26 @@ def _wide_integers(generator: np.random.Generator, spec: TensorSpec) -> np.ndarr
 
 def _arithmetic_inputs(model: ModelProto) -> set[str]:
     """Inputs of 16 bits or more that are only used in float arithmetic and comparisons."""
-    wide = {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT16}
-    wide |= {TensorProto.UINT32, TensorProto.UINT64}
     readers = _readers(model)
+    wide = INTEGERS - {TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8}
     return {
         value.name
         for value in model.graph.input
-        if value.type.tensor_type.elem_type in wide and _is_arithmetic(value.name, readers)
+        if value.type.tensor_type.elem_type in wide and _is_arithmetic(_reads(value.name, readers))
     }
 
 
-def _is_arithmetic(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) -> bool:
-    pending, seen, is_read = [(name, False)], {name}, False
-    while pending:
-        value, is_float = pending.pop()
-        for node, position in readers.get(value, []):
-            if node.op_type in SHAPE_ONLY:
-                continue
-            # Sums of integers may be indices of a table, such as words with an offset.
-            computes = is_float and (
-                node.op_type in _COMPUTES or (node.op_type == "Sub" and position == 0)
-            )
-            if computes or node.op_type in _COMPARES:
-                is_read = True
-                continue
-            kind = _number(node, "to") if node.op_type == "Cast" else TensorProto.INT64
-            if not _passes_on(node, position) or kind == TensorProto.BOOL:
-                return False
-            fresh = [output for output in node.output if output not in seen]
-            seen.update(fresh)
-            pending += [(output, is_float or kind not in INTEGERS) for output in fresh]
+def _is_arithmetic(reads: Iterable[_Read]) -> bool:
+    is_read = False
+    for node, position, is_float in reads:
+        is_mask = node.op_type == "Cast" and _number(node, "to") == TensorProto.BOOL
+        if node.op_type in SHAPE_ONLY or (_passes_on(node, position) and not is_mask):
+            continue
+        # Sums of integers may be indices of a table, such as words with an offset.
+        computes = node.op_type in _COMPUTES or (node.op_type == "Sub" and position == 0)
+        if not (computes and is_float) and node.op_type not in _COMPARES:
+            return False
+        is_read = True
     return is_read
 
 
@@ -155,46 +152,51 @@ def _readers(model: ModelProto) -> dict[str, list[tuple[NodeProto, int]]]:
     return readers
 
 
+def _reads(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) -> Iterator[_Read]:
+    """Nodes that read a value, or values of it that casts, reshapes and the like pass on."""
+    pending, seen = [(name, False)], {name}
+    while pending:
+        value, is_float = pending.pop()
+        for node, position in readers.get(value, []):
+            yield _Read(node, position, is_float)
+            if _passes_on(node, position):
+                to_float = node.op_type == "Cast" and _number(node, "to") not in INTEGERS
+                fresh = [output for output in node.output if output not in seen]
+                seen.update(fresh)
+                pending += [(output, is_float or to_float) for output in fresh]
+
+
 def integer_limits(model: ModelProto) -> dict[str, int]:
     """Extent of the smallest axis that each input indexes: its values must be below.
 
-    Inputs are followed through casts, reshapes and the like. Those that index nothing are left out.
+    Inputs that index nothing are left out.
     """
     readers, values = _readers(model), known_values(model)
     limits: dict[str, int] = {}
     for value in model.graph.input:
-        found = _rows_read(value.name, readers, values)
+        reads = _reads(value.name, readers)
+        rows = [_rows(node, position, values) for node, position, _ in reads]
+        found = [each for each in rows if each is not None]
         if found:
             limits[value.name] = min(found)
     return limits
 
 
-def _rows_read(
-    name: str,
-    readers: Mapping[str, list[tuple[NodeProto, int]]],
-    values: Mapping[str, Value],
-) -> list[int]:
-    rows, pending, seen = [], [name], {name}
-    while pending and len(seen) < _MOST_STEPS:
-        for node, position in readers.get(pending.pop(), []):
-            shape = values[node.input[0]].shape if node.input[0] in values else []
-            if node.op_type in _ALONG_AXIS and position == 1 and shape:
-                rows.append(shape[_number(node, "axis")])
-            elif node.op_type in _BY_TUPLES and position == 1 and shape:
-                first, indices = _number(node, "batch_dims"), values.get(node.input[1])
-                if indices is not None:
-                    rows.append(min(shape[first : first + indices.shape[-1]]))
-            elif node.op_type == "RoiAlign" and position == 2 and shape:
-                rows.append(shape[0])
-            elif node.op_type == "OneHot" and position == 0:
-                continue
-            elif node.op_type in ("LSTM", "GRU", "RNN") and position == 4:
-                rows += [shape[0] + 1] if shape else []
-            elif _passes_on(node, position):
-                fresh = [output for output in node.output if output not in seen]
-                seen.update(fresh)
-                pending += fresh
-    return rows
+def _rows(node: NodeProto, position: int, values: Mapping[str, Value]) -> int | None:
+    """Extent of the axis that a node's input at this position indexes."""
+    shape = values[node.input[0]].shape if node.input[0] in values else []
+    if not shape:
+        return None
+    if node.op_type in _ALONG_AXIS and position == 1:
+        return shape[_number(node, "axis")]
+    if node.op_type in _BY_TUPLES and position == 1 and node.input[1] in values:
+        first = _number(node, "batch_dims")
+        return min(shape[first : first + values[node.input[1]].shape[-1]])
+    if node.op_type == "RoiAlign" and position == 2:
+        return shape[0]
+    if node.op_type in ("LSTM", "GRU", "RNN") and position == 4:
+        return shape[0] + 1
+    return None
 
 
 def _passes_on(node: NodeProto, position: int) -> bool:

@@ -8,6 +8,7 @@ The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-9
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,12 +54,8 @@ _EXACT = frozenset(
     | {"Dropout", "DepthToSpace", "SpaceToDepth", "TopK", "OneHot", "Compress", "Trilu", "Range"}
     | {"ReverseSequence", "MaxUnpool", "Scatter", "CenterCropPad", "Optional"}
 )
-# Operators that compute integers from integers: nothing is rounded, such as in ``1 - mask``.
-_KEEPS_WHOLE = frozenset(
-    {"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "Where", "Clip", "Relu", "Concat", "Expand"}
-    | {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"}
-    | {"Gather", "Tile", "ReduceSum", "ReduceMax", "ReduceMin", "Cast"}
-)
+# Operators that, like these, compute integers from integers, such as in ``1 - mask``.
+_KEEPS_WHOLE = _EXACT | {"Add", "Sub", "Mul", "ReduceSum"}
 INTEGERS = frozenset(
     {TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
     | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
@@ -93,10 +90,6 @@ class Feed(NamedTuple):
     middle: float
     reach: float
 
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
 
 class Jittered(NamedTuple):
     """A model with additional inputs, which move its values.
@@ -117,35 +110,33 @@ class Jittered(NamedTuple):
 
     def still(self) -> dict[str, np.ndarray]:
         """Values of the additional inputs at which nothing moves."""
-        # Inputs of one kind share an array: together they are as large as all values in between.
-        sizes: dict[tuple[np.dtype, float], int] = {}
-        for feed in self.inputs:
-            kind = feed.dtype, feed.middle
-            sizes[kind] = max(sizes.get(kind, 0), feed.size)
-        shared = {kind: np.full(size, kind[1], kind[0]) for kind, size in sizes.items()}
-        return {
-            feed.name: shared[feed.dtype, feed.middle][: feed.size].reshape(feed.shape)
-            for feed in self.inputs
-        }
+        largest = max((prod(feed.shape) for feed in self.inputs), default=0)
+        return self._taken(np.zeros(largest, np.float32), None)
 
     def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
         """Random values of the additional inputs, for each of ``runs`` runs."""
         generator = np.random.default_rng([seed, 7])
-        largest = max((feed.size for feed in self.inputs), default=0)
+        largest = max((prod(feed.shape) for feed in self.inputs), default=0)
         # Long enough that two inputs of a run seldom begin at the same offset.
         pool = 2 * generator.random(2 * largest + 4096, dtype=np.float32) - 1
-        scaled: dict[tuple[np.dtype, float, float], np.ndarray] = {}
-        for _, _, dtype, middle, reach in self.inputs:
-            if (dtype, middle, reach) not in scaled:
-                wide = pool.astype(np.promote_types(dtype, "f4"))
-                scaled[dtype, middle, reach] = (middle + reach * wide).astype(dtype)
         for _ in range(runs):
-            more = {}
-            for feed in self.inputs:
-                start = int(generator.integers(0, pool.size - feed.size + 1))
-                values = scaled[feed.dtype, feed.middle, feed.reach]
-                more[feed.name] = values[start : start + feed.size].reshape(feed.shape)
-            yield more
+            yield self._taken(pool, generator)
+
+    def _taken(
+        self, pool: np.ndarray, generator: np.random.Generator | None
+    ) -> dict[str, np.ndarray]:
+        """Inputs as views: together they would be as large as all values in between."""
+        scaled: dict[Any, np.ndarray] = {}
+        taken = {}
+        for feed in self.inputs:
+            kind = feed[2:]
+            if kind not in scaled:
+                wide = pool.astype(np.promote_types(feed.dtype, "f4"))
+                scaled[kind] = (feed.middle + feed.reach * wide).astype(feed.dtype)
+            size = prod(feed.shape)
+            start = 0 if generator is None else int(generator.integers(0, pool.size - size + 1))
+            taken[feed.name] = scaled[kind][start : start + size].reshape(feed.shape)
+        return taken
 
 
 def jittered(model: ModelProto) -> Jittered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto
@@ -94,10 +94,14 @@ class NoiseMeter:
         for index, value in enumerate(map(np.asarray, values)):
             noise, name = movements[index].size(), self._names[index]
             for other in others:
-                if not self._moving.takes_steps and _contradiction(other[index], value, noise):
+                away = _Movement(value)
+                away.add(np.asarray(other[index]))
+                most = _CONTRADICTION * PEAK * (noise + _floor(value, 0.0))
+                is_float = value.dtype.kind == "f" and not self._moving.takes_steps
+                if is_float and np.any(away.size() > most):
                     self.contradicted.append(name)
                 else:
-                    noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
+                    noise = np.fmax(noise, away.size())
             if is_graded(value.dtype) and value.size:
                 noise = np.sqrt(np.square(noise) + self._typical(np.square(noise)))
             noise += _floor(value, self._steps.get(name, 0.0))
@@ -121,14 +125,21 @@ class _Movement:
         self._sums, self._counts = np.zeros(middle.size), np.zeros(middle.size, np.uint8)
 
     def add(self, moved: np.ndarray) -> None:
-        """Add the outputs of one run."""
-        for part, distance, finite in _distances(moved, self._middle):
-            if self._is_mean:
-                with np.errstate(over="ignore"):
+        """Add the outputs of one run; those of another shape say nothing."""
+        if moved.shape != self._middle.shape:
+            return
+        ours, theirs = moved.reshape(-1), self._middle.reshape(-1)
+        for start in range(0, ours.size, _BLOCK):
+            part = slice(start, start + _BLOCK)
+            with np.errstate(invalid="ignore", over="ignore"):
+                distance = np.abs(np.subtract(ours[part], theirs[part], dtype=np.float64))
+                finite = np.isfinite(distance)
+                distance[~finite] = 0.0
+                if self._is_mean:
                     self._sums[part] += np.square(distance)
-                self._counts[part] += finite
-            else:
-                np.maximum(self._sums[part], distance, out=self._sums[part])
+                    self._counts[part] += finite
+                else:
+                    np.maximum(self._sums[part], distance, out=self._sums[part])
 
     def size(self) -> np.ndarray:
         """Root mean square of each element's finite distances, or the largest one."""
@@ -136,46 +147,6 @@ class _Movement:
         if self._is_mean:
             found = np.sqrt(found / np.maximum(self._counts, 1))
         return found.reshape(self._middle.shape)
-
-
-def _distances(
-    moved: np.ndarray, value: np.ndarray
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Blocks of absolute differences, and which of them are finite; the others are set to zero.
-
-    There are no blocks if the shapes differ.
-    """
-    if moved.shape != value.shape:
-        return
-    ours, theirs = moved.reshape(-1), value.reshape(-1)
-    for start in range(0, ours.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        with np.errstate(invalid="ignore", over="ignore"):
-            distance = np.subtract(ours[part], theirs[part], dtype=np.float64)
-        np.abs(distance, out=distance)
-        finite = np.isfinite(distance)
-        if not finite.all():
-            distance[~finite] = 0.0
-        yield part, distance, finite
-
-
-def _contradiction(other: np.ndarray, value: np.ndarray, noise: np.ndarray) -> bool:
-    """Whether an output that was computed in another valid way is far off."""
-    if value.dtype.kind != "f" or not value.size:
-        return False
-    away = np.nan_to_num(_distance(other, value))
-    allowed = PEAK * (noise + _floor(value, 0.0))
-    return bool(np.any(away > _CONTRADICTION * allowed))
-
-
-def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Absolute difference; NaN where one of both is not finite."""
-    moved = np.asarray(moved)
-    if moved.shape != np.shape(value):
-        return np.full(np.shape(value), np.nan)
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(moved.astype(np.float64) - np.asarray(value).astype(np.float64))
-    return np.where(np.isfinite(distance), distance, np.nan)
 
 
 def _floor(value: np.ndarray, step: float) -> np.ndarray:

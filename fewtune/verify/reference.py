@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -109,27 +108,26 @@ class Reference:
 
     def write(self, directory: Path) -> None:
         """Write the reference into ``directory``: the same bytes for the same content."""
-        arrays: dict[str, Any] = {}
-        index: dict[str, Any] = {"notes": self.notes, "draws": []}
-        for number, each in enumerate(self.checked):
-            inputs, outputs = list(each.draw.feeds), [out.name for out in each.outputs]
-            index["draws"].append({"name": each.draw.name, "inputs": inputs, "outputs": outputs})
-            for place, name in enumerate(inputs):
-                arrays[f"{number}.input.{place}"] = each.draw.feeds[name]
-            for place, out in enumerate(each.outputs):
-                arrays[f"{number}.output.{place}"] = out.values
-                arrays[f"{number}.noise.{place}"] = out.noise
-        inside = {tap.expected.name: tap.expected for tap in self.taps}
-        numbers = {name: number for number, name in enumerate(inside)}
-        for name, value in inside.items():
-            arrays[f"inside.{numbers[name]}.output"] = value.values
-            arrays[f"inside.{numbers[name]}.noise"] = value.noise
-        index["inside"] = list(inside)
-        index["taps"] = [
-            [*tap.site, numbers[tap.expected.name], tap.restored, tap.stepped] for tap in self.taps
+        arrays: list[np.ndarray] = []
+
+        def kept(each: Expected) -> str:
+            arrays.extend([each.values, each.noise])
+            return each.name
+
+        draws = []
+        for checked in self.checked:
+            arrays.extend(checked.draw.feeds.values())
+            outputs = [kept(each) for each in checked.outputs]
+            draws.append([checked.draw.name, list(checked.draw.feeds), outputs])
+        values = {tap.expected.name: tap.expected for tap in self.taps}
+        inside = [kept(each) for each in values.values()]
+        taps = [
+            [*tap.site, inside.index(tap.expected.name), tap.restored, tap.stepped]
+            for tap in self.taps
         ]
-        arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
-        np.savez(directory / FILE, **arrays)
+        index = {"notes": self.notes, "draws": draws, "inside": inside, "taps": taps}
+        text = np.frombuffer(json.dumps(index).encode(), np.uint8)
+        np.savez(directory / FILE, text, *arrays)
 
     @classmethod
     def read(cls, directory: Path) -> Reference:
@@ -143,23 +141,17 @@ class Reference:
         path = directory / FILE
         try:
             with np.load(path, allow_pickle=False) as content:
-                arrays = {name: content[name] for name in content.files}
-            index = json.loads(arrays["index"].tobytes())
+                text, *arrays = [content[name] for name in content.files]
+            index, left = json.loads(text.tobytes()), iter(arrays)
+
+            def expected(names: list[str]) -> list[Expected]:
+                return [Expected(name, next(left), next(left)) for name in names]
+
             checked = []
-            for number, each in enumerate(index["draws"]):
-                feeds = {
-                    name: arrays[f"{number}.input.{place}"]
-                    for place, name in enumerate(each["inputs"])
-                }
-                outputs = [
-                    Expected(name, *(arrays[f"{number}.{kind}.{place}"] for kind in _KINDS))
-                    for place, name in enumerate(each["outputs"])
-                ]
-                checked.append(Checked(Draw(each["name"], feeds), outputs))
-            inside = [
-                Expected(name, *(arrays[f"inside.{number}.{kind}"] for kind in _KINDS))
-                for number, name in enumerate(index["inside"])
-            ]
+            for name, inputs, outputs in index["draws"]:
+                feeds = {each: next(left) for each in inputs}
+                checked.append(Checked(Draw(name, feeds), expected(outputs)))
+            inside = expected(index["inside"])
             taps = [
                 Tap(Site(kernel, call, tuple(shape), tuple(axes)), inside[number], *judged)
                 for kernel, call, shape, axes, number, *judged in index["taps"]
@@ -170,6 +162,3 @@ class Reference:
                 f"{path} cannot be read ({error}): import the model again, with "
                 "`fewtune run MODEL --force` or `dvc repro --force import_model@MODEL`"
             ) from None
-
-
-_KINDS = ("output", "noise")

@@ -6,21 +6,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
-from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel
 from fewtune.verify.comparison import is_graded
-from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.jitter import jittered
-from fewtune.verify.make_reference import make_reference
-from fewtune.verify.reference import Reference
-from fewtune.verify.session import tensor_specs
 from tests.quantized_models import model_of
-from tests.tuned_tiny import target
-from tests.verify.test_quantised import Changed
+from tests.verify.imported import Changed, Imported, imported
 
 _CHANNELS, _LAYERS = 16, 6
 
@@ -85,28 +74,13 @@ def _model(nodes, output, constants) -> ModelProto:
 
 
 @pytest.fixture(scope="module", params=[found_while_running, written_out])
-def made(request) -> tuple[CompiledModel, Reference, dict[str, str]]:
-    bound = bind_shapes(request.param(), {}, {})
-    simplified = simplify(bound)
-    inputs, outputs = tensor_specs(bound)
-    draws = drawn_inputs(simplified, inputs, 0)
-    reference = make_reference(bound, simplified, outputs, draws, 1, 0)
-    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
-
-    def check(compiled: CompiledModel) -> CompiledModel:
-        if not reference.taps:
-            reference.taps[:] = inside.taps(compiled, ["x"])
-        assert reference.check_library(compiled, ["x"]).allowances <= 1
-        return compiled
-
-    found = lower_checked(bound, target(), ImportOptions(), check)
-    return found.found, reference, found.left_out
+def made(request) -> Imported:
+    return imported(request.param())
 
 
 @pytest.mark.slow
 def test_bytes_in_wide_integers_need_not_be_equal(made) -> None:
-    _, reference, _ = made
-    assert all(is_graded(tap.expected.values.dtype) for tap in reference.taps)
+    assert all(is_graded(tap.expected.values.dtype) for tap in made.reference.taps)
 
 
 @pytest.mark.parametrize("model", [found_while_running, written_out])
@@ -125,16 +99,13 @@ def test_rounded_integers_take_no_steps() -> None:
 
 @pytest.mark.slow
 def test_a_right_model_passes_by_its_first_plan(made) -> None:
-    compiled, reference, left_out = made
-    assert not left_out
-    assert len(reference.taps) >= _LAYERS
-    assert reference.check_library(compiled, ["x"]).allowances <= 1
+    assert not made.left_out
+    assert len(made.reference.taps) >= _LAYERS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, _LAYERS - 1])
 def test_a_layer_off_by_a_tenth_is_refused(made, layer) -> None:
-    compiled, reference, _ = made
     calls = []
 
     def scaled(kernel, arguments) -> None:
@@ -145,4 +116,5 @@ def test_a_layer_off_by_a_tenth_is_refused(made, layer) -> None:
         if len(calls) == layer + 1:
             floats[-1].copyfrom(floats[-1].numpy() * np.float32(1.1))
 
-    assert reference.check_library(Changed(compiled, scaled), ["x"]).allowances > 1
+    library = Changed(made.compiled, scaled)
+    assert made.reference.check_library(library, ["x"]).allowances > 1

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
-from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.tvm import tvm
-from fewtune.verify.comparison import Difference
-from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.intermediate import IntermediateValues
-from fewtune.verify.make_reference import make_reference
-from fewtune.verify.session import tensor_specs
 from tests.tiny_models import random_weight
+from tests.verify.imported import imported
 from tests.verify.small_models import conv
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -162,27 +152,7 @@ def model_of(kind: str) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
-    """Allowances that the imported library uses, and the intermediate values compared."""
-    bound = bind_shapes(model, {}, {})
-    simplified = simplify(bound)
-    inputs, outputs = tensor_specs(bound)
-    order = [spec.name for spec in inputs]
-    reference = make_reference(
-        bound, simplified, outputs, drawn_inputs(simplified, inputs, 0), 1, 0
-    )
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
-    compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
-    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
-    reference.taps[:] = inside.taps(compiled, order)
-    names = [tap.expected.name for tap in reference.taps]
-    return reference.check_library(compiled, order), names
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_model_passes(kind: str) -> None:
-    found, inside = found_of(model_of(kind))
-    assert found.allowances <= 1, found.text
-    assert found.text == ""
-    assert inside
+    assert imported(model_of(kind)).reference.taps

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
-from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.comparison import Expected, compare_steps
-from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.intermediate import IntermediateValues, safe_outputs
+from fewtune.verify.intermediate import safe_outputs
 from fewtune.verify.jitter import is_quantised
-from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
-from fewtune.verify.session import tensor_specs
 from fewtune.verify.sites import Site
 from tests.quantized_models import quantized_network
-from tests.tuned_tiny import target
-
-Change = Callable[[str, Sequence[Any]], None]
-
-
-class Changed:
-    """A library whose kernels get other arguments."""
-
-    def __init__(self, compiled: CompiledModel, wrong: Change) -> None:
-        self._compiled, self._wrong = compiled, wrong
-
-    def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
-        """Run once; arguments are changed before each call and restored after it."""
-        kept: list[tuple[Any, np.ndarray]] = []
-
-        def before(kernel: str, _call: int, arguments: Sequence[Any]) -> None:
-            kept[:] = [(a, a.numpy().copy()) for a in arguments[:-1] if hasattr(a, "numpy")]
-            self._wrong(kernel, arguments)
-
-        def after(kernel: str, call: int, arguments: Sequence[Any]) -> None:
-            for tensor, values in kept:
-                tensor.copyfrom(values)
-            observe(kernel, call, arguments)
-
-        return self._compiled.observed(inputs, after, before)
-
-    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Run once, with the change."""
-        return self.observed(inputs, lambda kernel, call, arguments: None)
+from tests.verify.imported import Change, Changed, Imported, imported
 
 
 @pytest.fixture(scope="module", params=["QUInt8", "QInt8"])
-def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]:
+def quantised(request, tmp_path_factory) -> Imported:
     from onnxruntime.quantization import QuantType
 
     model, _ = quantized_network(
@@ -62,24 +26,13 @@ def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]
         per_channel=True,
         activation_type=getattr(QuantType, request.param),
     )
-    bound = bind_shapes(model, {}, {})
-    simplified = simplify(bound)
-    inputs, outputs = tensor_specs(bound)
-    reference = make_reference(
-        bound, simplified, outputs, drawn_inputs(simplified, inputs, 0), 1, 0
-    )
-    compiled = lower_checked(bound, target(), ImportOptions(), lambda each: each).found
-    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
-    reference.taps[:] = inside.taps(compiled, ["x"])
-    return compiled, reference, inside.note
+    return imported(model)
 
 
 @pytest.mark.slow
 def test_kernels_write_the_expected_bytes(quantised) -> None:
-    compiled, reference, note = quantised
-    assert sum(tap.stepped for tap in reference.taps) >= 5
-    assert "none by more" in note
-    assert reference.check_library(compiled, ["x"]).allowances <= 1
+    assert sum(tap.stepped for tap in quantised.reference.taps) >= 5
+    assert "none by more" in quantised.note
 
 
 def scaled(kernel: str, arguments: Sequence[Any]) -> None:
@@ -108,13 +61,13 @@ def shifted(kernel: str, arguments: Sequence[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [scaled, swapped, shifted])
 def test_a_small_fault_is_refused(quantised, wrong: Change) -> None:
-    compiled, reference, _ = quantised
-    assert reference.check_library(Changed(compiled, wrong), ["x"]).allowances > 1
+    library = Changed(quantised.compiled, wrong)
+    assert quantised.reference.check_library(library, ["x"]).allowances > 1
 
 
 @pytest.mark.slow
 def test_a_reference_keeps_how_taps_are_judged(quantised, tmp_path) -> None:
-    reference = quantised[1]
+    reference = quantised.reference
     reference.write(tmp_path)
     read = Reference.read(tmp_path)
     assert [tap[2:] for tap in read.taps] == [tap[2:] for tap in reference.taps]

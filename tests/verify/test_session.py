@@ -5,7 +5,6 @@ from onnx import helper
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import load, save
-from fewtune.onnx_graph.graph import onnx_operators
 from fewtune.verify.session import OnnxruntimeSession, random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
 from tests.made.outputs import relative_error
@@ -88,16 +87,3 @@ def test_model_that_onnxruntime_cannot_load_is_refused_in_one_line():
     with pytest.raises(InputError, match="onnxruntime cannot load the model: .*Strange") as caught:
         run_onnxruntime(model, {}, 1)
     assert "\n" not in str(caught.value)
-
-
-def test_onnx_operators_names_a_node_of_each_type():
-    operators = onnx_operators(tiny_models.tiny_convolutional_model())
-    assert operators["Conv"] == "conv_a"
-    assert list(operators) == [
-        "Conv",
-        "Relu",
-        "MaxPool",
-        "GlobalAveragePool",
-        "Flatten",
-        "Gemm",
-    ]

@@ -2,121 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
-from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel, Observer
-from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Expected
-from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.intermediate import IntermediateValues
-from fewtune.verify.make_reference import make_reference
-from fewtune.verify.reference import Reference
-from fewtune.verify.session import tensor_specs
 from fewtune.verify.sites import Site, Written, find_sites
 from fewtune.verify.taps import Tap, check_taps
 from tests.verify import small_models
-
-
-class Changed:
-    """A library whose kernels write changed values."""
-
-    def __init__(self, compiled: CompiledModel, wrong: Callable[..., None]) -> None:
-        self._compiled, self._wrong = compiled, wrong
-
-    def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
-        """Run once, with the change."""
-
-        def after(kernel: str, call: int, arguments: Sequence[Any]) -> None:
-            array = arguments[-1].numpy().copy()
-            self._wrong(kernel, array)
-            arguments[-1].copyfrom(array)
-            observe(kernel, call, arguments)
-
-        return self._compiled.observed(inputs, after)
-
-    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Run once, with the change."""
-        return self.observed(inputs, lambda kernel, call, arguments: None)
+from tests.verify.imported import Changed, Imported, imported
 
 
 @pytest.fixture(scope="module")
-def gated() -> tuple[CompiledModel, Reference]:
-    """A model with a gate, its library and its reference."""
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
-    bound = bind_shapes(small_models.gated(), {}, {})
-    simplified = simplify(bound)
-    inputs, outputs = tensor_specs(bound)
-    draws = drawn_inputs(simplified, inputs, 0)
-    reference = make_reference(bound, simplified, outputs, draws, 1, 0)
-    compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
-    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
-    reference.taps[:] = inside.taps(compiled, ["x"])
-    return compiled, reference
+def gated() -> Imported:
+    """A model with a gate."""
+    return imported(small_models.gated())
 
 
-def test_most_kernels_write_a_value_of_the_model(gated: tuple[CompiledModel, Reference]) -> None:
-    names = {tap.expected.name for tap in gated[1].taps}
+def wrong_at(given: Imported, value: str) -> tuple[str, Changed]:
+    """The kernel that writes a value, and a library in which that is off by a hundredth."""
+    (kernel,) = {tap.site.kernel for tap in given.reference.taps if tap.expected.name == value}
+
+    def wrong(symbol: str, arguments: Sequence[Any]) -> None:
+        if symbol == kernel:
+            arguments[-1].copyfrom(arguments[-1].numpy() * np.float32(1.01))
+
+    return kernel, Changed(given.compiled, after=wrong)
+
+
+def test_most_kernels_write_a_value_of_the_model(gated: Imported) -> None:
+    names = {tap.expected.name for tap in gated.reference.taps}
     assert names == {"c1", "mean", "r", "g", "y"}
 
 
-def test_the_library_itself_is_right(gated: tuple[CompiledModel, Reference]) -> None:
-    compiled, reference = gated
-    found = reference.check_library(compiled, ["x"])
-    assert found.allowances <= 1
-    assert found.text == ""
-
-
-def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(
-    gated: tuple[CompiledModel, Reference],
-) -> None:
-    compiled, reference = gated
-    (kernel,) = {tap.site.kernel for tap in reference.taps if tap.expected.name == "r"}
-
-    def wrong(symbol: str, array: np.ndarray) -> None:
-        if symbol == kernel:
-            array *= np.float32(1.01)
-
-    library = Changed(compiled, wrong)
+def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(gated: Imported) -> None:
+    kernel, library = wrong_at(gated, "r")
+    reference = gated.reference
     assert reference.check(lambda feeds: library.outputs([feeds["x"]])).allowances <= 1
     found = reference.check_library(library, ["x"])
     assert found.allowances > 1
     assert found.text.startswith(f"kernel {kernel}: value 'r' is ")
 
 
-def test_the_first_wrong_kernel_is_named(
-    gated: tuple[CompiledModel, Reference],
-) -> None:
-    compiled, reference = gated
-    (kernel,) = {tap.site.kernel for tap in reference.taps if tap.expected.name == "c1"}
-
-    def wrong(symbol: str, array: np.ndarray) -> None:
-        if symbol == kernel:
-            array *= np.float32(1.01)
-
-    found = reference.check_library(Changed(compiled, wrong), ["x"])
+def test_the_first_wrong_kernel_is_named(gated: Imported) -> None:
+    kernel, library = wrong_at(gated, "c1")
+    found = gated.reference.check_library(library, ["x"])
     assert found.text.startswith("output 'y' is ")
     assert f"the first value inside: kernel {kernel}: value 'c1' is " in found.text
 
 
-def test_a_library_elsewhere_is_compared_by_its_outputs(
-    gated: tuple[CompiledModel, Reference],
-) -> None:
-    compiled, reference = gated
-
+def test_a_library_elsewhere_is_compared_by_its_outputs(gated: Imported) -> None:
     class Elsewhere:
         """A library that only returns outputs."""
 
-        outputs = staticmethod(compiled.outputs)
+        outputs = staticmethod(gated.compiled.outputs)
 
-    assert reference.check_library(Elsewhere(), ["x"]).allowances <= 1
+    assert gated.reference.check_library(Elsewhere(), ["x"]).allowances <= 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
@@ -159,10 +102,8 @@ def test_a_part_is_found_in_a_larger_buffer() -> None:
     assert site.value_of(whole[0], value) is None
 
 
-def test_a_missing_kernel_is_ignored(
-    gated: tuple[CompiledModel, Reference],
-) -> None:
+def test_a_missing_kernel_is_ignored(gated: Imported) -> None:
     expected = Expected("gone", np.ones(4, "f4"), np.ones(4, "f4"))
     tap = Tap(Site("no_such_kernel", 0, (4,), (0,)), expected)
-    found = check_taps(gated[0], [gated[1].feeds["x"]], [tap])
+    found = check_taps(gated.compiled, [gated.reference.feeds["x"]], [tap])
     assert found.allowances == 0
