@@ -38,6 +38,7 @@ from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.external_data import load
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
@@ -263,7 +264,7 @@ def plain_lowered(imported: Path, target: tvm.target.Target) -> tvm.IRModule:
         What the import stage wrote.
     target : Target
     """
-    model = prepare.simplify(prepare.load(imported / REFERENCE))
+    model = prepare.simplify(load(imported / REFERENCE))
     return lower(model, target, ImportReport.read(imported).layout)
 
 

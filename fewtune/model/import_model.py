@@ -22,8 +22,10 @@ from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_c
 from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.external_data import light
+from fewtune.onnx_graph.external_data import light, save
+from fewtune.onnx_graph.graph import parameter_count
 from fewtune.onnx_graph.operators.suppression import padding_notes
+from fewtune.onnx_graph.weight_check import can_show_fault, check_finite
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -66,7 +68,7 @@ class Imported:
 
     def write(self, directory: Path) -> None:
         """Write everything into ``directory``."""
-        prepare.save(self.bound, directory / REFERENCE)
+        save(self.bound, directory / REFERENCE)
         self.reference.write(directory)
         write_text(directory / LOWERED, tvm.ir.save_json(self.lowered))
         self.report.write(directory)
@@ -127,12 +129,12 @@ def imported_model(
     at("the model's file was being read")
     loaded = load_registered(models_directory, name)
     bound = loaded.bound()
-    prepare.check_finite(bound)
+    check_finite(bound)
     forgiving = OptionalSteps(forgiving=True)
     layered = prepare.with_layers(bound, forgiving)
     # The values of each step of a recurrent layer are compared, and rounded.
     simplified = prepare.unrolled(layered)
-    if not prepare.can_show_fault(simplified):
+    if not can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "
             "fault; give a model with real or random weights"
@@ -248,7 +250,7 @@ def _report(
         opset=loaded.opset,
         inputs=comparison.inputs,
         outputs=comparison.outputs,
-        parameters=prepare.parameter_count(bound),
+        parameters=parameter_count(bound),
         nodes=len(bound.graph.node),
         nodes_simplified=len(made.simplified.graph.node),
         layout=made.layout,

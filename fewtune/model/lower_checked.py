@@ -17,6 +17,8 @@ from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
+from fewtune.onnx_graph.graph import onnx_operators
+from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -103,7 +105,7 @@ def lower_checked(
     try:
         if has_own_device(target) and has_float16(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
-        if has_own_device(target) and prepare.has_layers(bound):
+        if has_own_device(target) and has_layers(bound):
             known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
         made, failed = with_most_steps(
             attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
@@ -163,7 +165,7 @@ def checking_target(target: tvm.target.Target) -> tvm.target.Target:
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:
     """A sentence that names the operators that the reason mentions, or all operators."""
-    operators = prepare.onnx_operators(model)
+    operators = onnx_operators(model)
     mentioned = [kind for kind in operators if re.search(rf"\b{kind}\b", reason, re.IGNORECASE)]
     named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned or operators)
     place = "at operator" if mentioned or len(operators) == 1 else "at one of the operators"

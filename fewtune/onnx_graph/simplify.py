@@ -10,7 +10,6 @@ from collections.abc import Callable
 import onnx
 from onnx import ModelProto, numpy_helper, shape_inference, version_converter
 
-from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.functions import expand_functions, inlined
 from fewtune.onnx_graph.graph import (
@@ -20,9 +19,7 @@ from fewtune.onnx_graph.graph import (
     copy_model,
     detach_weights,
     graph_inputs,
-    onnx_operators,
     opset_of,
-    parameter_count,
     set_attributes,
 )
 from fewtune.onnx_graph.operators.expand import (
@@ -36,29 +33,7 @@ from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.slice_products import join_slice_products
 from fewtune.onnx_graph.views import move_views
-from fewtune.onnx_graph.weight_check import (
-    can_show_fault,
-    check_finite,
-    constant_weights,
-    explain_constant_weights,
-)
 from fewtune.process.optional_steps import OptionalSteps
-
-# `fewtune.model` imports these names from here.
-__all__ = [
-    "can_show_fault",
-    "check_finite",
-    "constant_weights",
-    "explain_constant_weights",
-    "has_layers",
-    "load",
-    "onnx_operators",
-    "parameter_count",
-    "save",
-    "simplify",
-    "unrolled",
-    "with_layers",
-]
 
 _logger = logging.getLogger(__name__)
 

@@ -18,34 +18,22 @@ _FILLING = frozenset({"Concat", "Expand", "Scatter", "ScatterElements", "Scatter
 _COMPARING = frozenset({"Equal", "IsNaN"})
 
 
-def constant_weights(model: ModelProto) -> list[str]:
-    """Names of the large floating-point weights whose elements are all equal.
-
-    In a simplified model, all weights are initialisers; those of at most ``LARGE_ELEMENTS``
-    elements are small.
-    """
-    return [name for name, _, constant in _large_weights(model) if constant]
-
-
 def can_show_fault(model: ModelProto) -> bool:
-    """Whether most elements of large weights are in weights that vary.
+    """Whether most elements of a simplified model's large weights are in weights that vary.
 
     True for a model without large weights: its outputs vary with its inputs.
     """
-    weights = _large_weights(model)
-    varying = sum(elements for _, elements, constant in weights if not constant)
-    total = sum(elements for _, elements, _ in weights)
-    return not weights or 2 * varying > total
-
-
-def explain_constant_weights(model: ModelProto) -> str:
-    """One line for the user on a model that `can_show_fault` refuses."""
-    names = constant_weights(model)
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return (
-        f"most weights hold one constant value ({shown}): comparing outputs could show no fault; "
-        "give a model with trained or random weights"
-    )
+    reading = (node for node in model.graph.node if node.op_type not in _FILLING)
+    computing = {name for node in reading for name in node.input}
+    large = [
+        tensor
+        for tensor in model.graph.initializer
+        if tensor.name in computing
+        and is_float(tensor.data_type)
+        and element_count(tensor) > LARGE_ELEMENTS
+    ]
+    constant = sum(element_count(tensor) for tensor in large if _holds_one_value(tensor))
+    return 2 * constant < sum(map(element_count, large)) or not large
 
 
 def check_finite(model: ModelProto) -> None:
@@ -73,19 +61,6 @@ def check_finite(model: ModelProto) -> None:
                 f"initializer {tensor.name!r} holds NaN ({count} of {element_count(tensor)} "
                 "numbers): its training or its export went wrong, give a model with sound weights"
             )
-
-
-def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
-    """Name and number of elements of each large weight, and whether all are equal."""
-    reading = (node for node in model.graph.node if node.op_type not in _FILLING)
-    computing = {name for node in reading for name in node.input}
-    return [
-        (tensor.name, element_count(tensor), _holds_one_value(tensor))
-        for tensor in model.graph.initializer
-        if tensor.name in computing
-        and is_float(tensor.data_type)
-        and element_count(tensor) > LARGE_ELEMENTS
-    ]
 
 
 def _holds_one_value(tensor: TensorProto) -> bool:

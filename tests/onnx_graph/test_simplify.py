@@ -9,8 +9,8 @@ from fewtune.errors import InputError
 from fewtune.model.light import light_model
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file
-from fewtune.onnx_graph.graph import opset_of, static_shape
-from fewtune.onnx_graph.simplify import parameter_count, simplify
+from fewtune.onnx_graph.graph import opset_of, parameter_count, static_shape
+from fewtune.onnx_graph.simplify import simplify
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
 from tests.made.outputs import relative_error
