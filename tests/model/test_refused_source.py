@@ -22,20 +22,17 @@ def test_name_that_is_not_plain(models, name):
     refused(models, "light:squeezenet", "not plain", name=name)
 
 
-def test_no_such_file(models, inbox):
-    refused(models, inbox / "none.onnx", "no such file: .*none.onnx")
-
-
-def test_directory_instead_of_a_file(models, inbox):
-    refused(models, inbox, "is not a file")
-
-
-def test_unknown_light_model(models):
-    refused(models, "light:squeezenut", "squeezenet")
-
-
-def test_negative_seed(models):
-    refused(models, "light:squeezenet", "seed -1", seed=-1)
+@pytest.mark.parametrize(
+    ("source", "given", "match"),
+    [
+        ("none.onnx", {}, "no such file: .*none.onnx"),
+        ("", {}, "is not a file"),
+        ("light:squeezenut", {}, "squeezenet"),
+        ("light:squeezenet", {"seed": -1}, "seed -1"),
+    ],
+)
+def test_a_source_that_is_none(models, inbox, source, given, match):
+    refused(models, source if ":" in source else inbox / source, match, **given)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +75,12 @@ def test_graph_that_reads_an_unknown_value(models, inbox):
     refused(models, tiny_models.write_model(model, inbox), "Relu node .* reads 'nowhere'")
 
 
-def test_external_data_missing(models, inbox):
-    path = tiny_models.write_with_external_data(tiny_models.tiny_convolutional_model(), inbox)
-    (inbox / "weights.bin").unlink()
-    refused(models, path, "weights.bin .*is missing")
-
-
-def test_external_data_truncated(models, inbox):
+def test_external_data_missing_or_truncated(models, inbox):
     path = tiny_models.write_with_external_data(tiny_models.tiny_convolutional_model(), inbox)
     os.truncate(inbox / "weights.bin", 100)
     refused(models, path, "weights.bin is truncated")
+    (inbox / "weights.bin").unlink()
+    refused(models, path, "weights.bin .*is missing")
 
 
 @pytest.mark.parametrize("location", ["/etc/passwd", "../weights.bin", "a/../../weights.bin"])
@@ -137,32 +130,20 @@ def test_unnamed_dynamic_dimensions_and_open_rank(models, inbox):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "match"),
+    ("given", "match"),
     [
-        ({"inptu": [1, 3, 16, 16]}, "'inptu', which is no input .*input"),
-        ({"input": [1, 3, 16]}, "has 3 dimensions, .*has 4: batchx3x16x16"),
-        ({"input": [1, 4, 16, 16]}, "dimension 1 is fixed to 3"),
-        ({"input": [0, 3, 16, 16]}, "1 or more"),
+        ({"shapes": {"inptu": [1, 3, 16, 16]}}, "'inptu', which is no input .*input"),
+        ({"shapes": {"input": [1, 3, 16]}}, "has 3 dimensions, .*has 4: batchx3x16x16"),
+        ({"shapes": {"input": [1, 4, 16, 16]}}, "dimension 1 is fixed to 3"),
+        ({"shapes": {"input": [0, 3, 16, 16]}}, "1 or more"),
+        ({"dimensions": {"bacth": 1}}, "'bacth' .*dynamic dimensions: batch"),
+        ({"dimensions": {"batch": 0}}, "1 or more"),
+        ({"shapes": {"input": [1, 3, 16, 16]}, "dimensions": {"batch": 2}}, "given twice"),
     ],
 )
-def test_shape_that_does_not_fit(models, inbox, shapes, match):
+def test_sizes_that_do_not_fit(models, inbox, given, match):
     path = tiny_models.write_model(tiny_models.dynamic_model(), inbox)
-    refused(models, path, match, shapes=shapes)
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "match"),
-    [({"bacth": 1}, "'bacth' .*dynamic dimensions: batch"), ({"batch": 0}, "1 or more")],
-)
-def test_dimension_that_does_not_fit(models, inbox, dimensions, match):
-    path = tiny_models.write_model(tiny_models.dynamic_model(), inbox)
-    refused(models, path, match, dimensions=dimensions)
-
-
-def test_dimension_given_twice_with_different_sizes(models, inbox):
-    path = tiny_models.write_model(tiny_models.dynamic_model(), inbox)
-    shapes = {"input": [1, 3, 16, 16]}
-    refused(models, path, "given twice", shapes=shapes, dimensions={"batch": 2})
+    refused(models, path, match, **given)
 
 
 @pytest.mark.parametrize("element_type", [TensorProto.STRING, TensorProto.COMPLEX64])

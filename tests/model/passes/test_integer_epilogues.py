@@ -1,4 +1,4 @@
-"""Quantised layers that differ only in scales and zero points share kernels."""
+"""Quantized layers that differ only in scales and zero points share kernels."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ from tests.tuned_tiny import target
 
 pytestmark = pytest.mark.slow
 
-RANDOM = np.random.default_rng(0)
 CHANNELS = 16
 
 
 def blocks(count, zeros):
     """Residual blocks of one shape, each with scales and zero points of its own; a mean."""
+    random = np.random.default_rng(0)
     shape = (1, CHANNELS, 6, 5)
     nodes, constants = [], {}
 
@@ -33,13 +33,13 @@ def blocks(count, zeros):
         return name
 
     def scaled(name, place):
-        scale = np.float32(RANDOM.uniform(0.02, 0.05))
+        scale = np.float32(random.uniform(0.02, 0.05))
         return [known(f"{name}_scale", scale), known(f"{name}_zero", np.uint8(zeros[place]))]
 
     data, given = "x", scaled("x", 0)
     for number in range(count):
-        weights = random_bytes(RANDOM, np.int8, CHANNELS, CHANNELS, 3, 3)
-        factor = np.float32(RANDOM.uniform(0.5, 1) / 2**9)
+        weights = random_bytes(random, np.int8, CHANNELS, CHANNELS, 3, 3)
+        factor = np.float32(random.uniform(0.5, 1) / 2**9)
         conv, total = f"c{number}", f"s{number}"
         inputs = [data, *given, known(f"w{number}", weights), known(f"f{number}", factor)]
         inputs += [known("weight_zero", np.int8(0)), *(between := scaled(conv, number))]
@@ -49,7 +49,7 @@ def blocks(count, zeros):
         nodes.append(helper.make_node("QLinearAdd", inputs, [total], domain="com.microsoft"))
         data, given = total, after
     model = model_of(nodes, {"x": (UINT8, shape)}, {data: (UINT8, shape)}, constants)
-    return model, {"x": random_bytes(RANDOM, np.uint8, *shape)}
+    return model, {"x": random_bytes(random, np.uint8, *shape)}
 
 
 def test_layers_that_differ_by_scales_and_zero_points_are_one_task():
@@ -82,6 +82,6 @@ def test_a_mean_reads_bytes():
         helper.make_node("GlobalAveragePool", ["f"], ["y"]),
     ]
     model = model_of(nodes, {"x": (UINT8, (1, 5, 7, 3))}, {"y": (FLOAT, (1, 5, 1, 1))}, constants)
-    feeds = {"x": random_bytes(RANDOM, np.uint8, 1, 5, 7, 3)}
+    feeds = {"x": random_bytes(np.random.default_rng(0), np.uint8, 1, 5, 7, 3)}
     (difference,), _ = differences(model, feeds)
     assert difference.max() <= 1e-5

@@ -17,25 +17,24 @@ from tests.quantized_models import (
 
 pytestmark = pytest.mark.slow
 
-RANDOM = np.random.default_rng(0)
-
 
 def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=True, **given):
     """A QLinearConv of a plane of 13 x 11: LLVM unrolls smaller ones, and takes twice as long."""
+    random = np.random.default_rng(0)
     group = given.get("group", 1)
     shape = (1, channels, 13, 11)
-    weights = random_bytes(RANDOM, np.int8, filters, channels // group, kernel, kernel)
+    weights = random_bytes(random, np.int8, filters, channels // group, kernel, kernel)
     count = filters if by_channel else 1
     depth = channels // group * kernel**2
     constants = {
         "scale": np.float32(0.021),
         "zero": kind(zero),
         "weights": weights,
-        "weight_scale": (RANDOM.random(count).astype(np.float32) + 0.5) / 2**7,
+        "weight_scale": (random.random(count).astype(np.float32) + 0.5) / 2**7,
         "weight_zero": np.zeros(count, np.int8),
         "out_scale": np.float32(0.012 * np.sqrt(depth)),
         "out_zero": kind(np.iinfo(kind).max - 100),
-        "bias": RANDOM.integers(-500, 500, filters).astype(np.int32),
+        "bias": random.integers(-500, 500, filters).astype(np.int32),
     }
     if not by_channel:
         constants["weight_scale"] = constants["weight_scale"][0]
@@ -45,10 +44,10 @@ def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=T
     model = model_of(
         [node], {"data": (element_type, shape)}, {"out": (element_type, None)}, constants
     )
-    return model, {"data": random_bytes(RANDOM, kind, *shape)}
+    return model, {"data": random_bytes(random, kind, *shape)}
 
 
-@pytest.mark.parametrize("channels", [3, 5, 17])
+@pytest.mark.parametrize("channels", [3, 17])
 @pytest.mark.parametrize("filters", [5, 16, 33])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_convolutions_of_odd_channels(channels, filters, kernel):
@@ -95,7 +94,7 @@ def test_sums_do_not_saturate():
 
 @pytest.mark.parametrize(
     ("channels", "filters", "group"),
-    [(6, 8, 2), (32, 32, 8), (32, 48, 16), (20, 40, 2), (96, 96, 3), (15, 60, 3)],
+    [(6, 8, 2), (32, 48, 16), (96, 96, 3), (15, 60, 3)],
 )
 @pytest.mark.parametrize("given", [{"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}])
 def test_groups(channels, filters, group, given):
@@ -114,12 +113,12 @@ def test_groups_that_would_be_mostly_zeros_stay_in_floats(channels, filters, gro
 @pytest.mark.parametrize(("depth", "columns"), [(3, 5), (17, 33), (64, 16)])
 @pytest.mark.parametrize("by_column", [False, True])
 def test_products(depth, columns, by_column):
-    count = columns if by_column else 1
+    random, count = np.random.default_rng(0), columns if by_column else 1
     constants = {
         "scale": np.float32(0.02),
         "zero": np.uint8(113),
-        "weights": random_bytes(RANDOM, np.int8, depth, columns),
-        "weight_scale": (RANDOM.random(count).astype(np.float32) + 0.5) / 2**7,
+        "weights": random_bytes(random, np.int8, depth, columns),
+        "weight_scale": (random.random(count).astype(np.float32) + 0.5) / 2**7,
         "weight_zero": np.zeros(count, np.int8),
         "out_scale": np.float32(0.02 * np.sqrt(depth)),
         "out_zero": np.uint8(120),
@@ -128,15 +127,16 @@ def test_products(depth, columns, by_column):
     model = model_of(
         [node], {"data": (UINT8, (2, 7, depth))}, {"out": (UINT8, (2, 7, columns))}, constants
     )
-    feeds = {"data": random_bytes(RANDOM, np.uint8, 2, 7, depth)}
+    feeds = {"data": random_bytes(random, np.uint8, 2, 7, depth)}
     assert any("integer_matmul" in name for name in assert_within_a_step(model, feeds))
 
 
 @pytest.mark.parametrize("weight_kind", [np.int8, np.uint8])
 def test_dynamic_quantisation(weight_kind):
     """As `quantize_dynamic` writes it: the zero point is computed at run time."""
+    random = np.random.default_rng(0)
     constants = {
-        "weights": random_bytes(RANDOM, weight_kind, 19, 24),
+        "weights": random_bytes(random, weight_kind, 19, 24),
         "weight_zero": weight_kind(0 if weight_kind is np.int8 else 128),
         "weight_scale": np.float32(0.01),
     }
@@ -148,7 +148,7 @@ def test_dynamic_quantisation(weight_kind):
         helper.make_node("Mul", ["floats", "factor"], ["y"]),
     ]
     model = model_of(nodes, {"x": (FLOAT, (2, 6, 19))}, {"y": (FLOAT, (2, 6, 24))}, constants)
-    feeds = {"x": RANDOM.standard_normal((2, 6, 19)).astype("f4")}
+    feeds = {"x": random.standard_normal((2, 6, 19)).astype("f4")}
     (difference,), kernels = differences(model, feeds)
     assert any("integer_matmul" in name for name in kernels)
     assert difference.max() <= 1e-5
@@ -162,7 +162,7 @@ def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero
     for tensor in model.graph.initializer:
         if tensor.name == "weights":
             shape = [*tensor.dims]
-            drawn = random_bytes(RANDOM, np.uint8, *shape)
+            drawn = random_bytes(np.random.default_rng(1), np.uint8, *shape)
             tensor.CopyFrom(numpy_helper.from_array(drawn, "weights"))
         if tensor.name == "weight_zero":
             tensor.CopyFrom(numpy_helper.from_array(np.array(weight_zero, np.uint8), tensor.name))
@@ -174,16 +174,16 @@ def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero
 @pytest.mark.parametrize("zeros", [(0, 0), (131, 0), (131, 3)])
 def test_integer_operators_are_exact(operator, zeros):
     """Weights may be no bytes after subtracting their zero point."""
-    is_product = operator == "MatMulInteger"
+    random, is_product = np.random.default_rng(0), operator == "MatMulInteger"
     shape, weights = ((5, 9), (9, 6)) if is_product else ((1, 5, 9, 7), (6, 5, 3, 3))
     constants = {
-        "weights": random_bytes(RANDOM, np.int8, *weights),
+        "weights": random_bytes(random, np.int8, *weights),
         "zero": np.uint8(zeros[0]),
         "weight_zero": np.int8(zeros[1]),
     }
     given = {} if is_product else {"pads": [1, 1, 1, 1]}
     node = helper.make_node(operator, ["data", "weights", "zero", "weight_zero"], ["out"], **given)
     model = model_of([node], {"data": (UINT8, shape)}, {"out": (INT32, None)}, constants)
-    feeds = {"data": random_bytes(RANDOM, np.uint8, *shape)}
+    feeds = {"data": random_bytes(random, np.uint8, *shape)}
     (difference,), _ = differences(model, feeds)
     assert not difference.any()
