@@ -1,11 +1,13 @@
 """Kill processes of runs at random moments; say whether anything was lost, repeated or left behind.
 
-    python benchmarks/kills.py [--kills 50] [--seed 0] [--output results/kills.json]
+    python benchmarks/kills.py [--kills 60] [--of run api fleet] [--seed 0]
+        [--output results/kills.json]
 
-Each kill begins a run of a small network anew, waits a random part of what such a run takes, or of
-what its tuning or sharing does, and sends SIGKILL, SIGTERM or SIGINT to a random process of it: the
-command, the warm process, DVC, a stage, a process that tunes or one that builds and measures.
-Afterwards the same command runs to its end. Then
+Each kill begins a run of a small network anew, by the command, by `fewtune.tune`, or by that on a
+fleet of two machines here. It waits a random part of what such a run takes, or of what its tuning
+or sharing does, and sends SIGKILL, SIGTERM or SIGINT to a random process of it: the command, the
+API's process, the warm process, DVC, a stage, a fleet's machine, a process that tunes or one that
+builds and measures. Afterwards the same runs to its end. Then
 
 - the run has gone on with every journal, and no trial in it was measured twice: nothing is lost,
   nothing repeated;
@@ -40,8 +42,9 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.helpers import tiny_checkout
-from benchmarks.helpers.killed_journals import Journals
+from benchmarks.helpers.killed_journals import Journals, journals_of
 from benchmarks.helpers.tiny_checkout import MODEL
+from fewtune.errors import INTERRUPTED
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # A command that is interrupted or ended tells so by its exit code within this time.
@@ -49,6 +52,19 @@ _END_S = 30.0
 _STAGE_S = 5.0
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 _PR_SET_CHILD_SUBREAPER = 36
+# What is begun, and the device that the API measures on.
+RUN = "run"
+_DEVICES = {"api": "here", "fleet": "local:2"}
+KINDS = [RUN, *_DEVICES]
+_TUNES = f"""
+import sys
+try:
+    import fewtune
+    options = {{"benchmark": {{"rounds": 3}}, "share_schedules": {{"top": "2"}}}}
+    fewtune.tune("three.onnx", trials=4, out="out/{MODEL}", device=sys.argv[1], options=options)
+except KeyboardInterrupt:
+    sys.exit({INTERRUPTED})
+"""
 _FORKED = (
     "warm process",
     "DVC, stage or tuning process",
@@ -64,6 +80,8 @@ def kind_of(process: psutil.Process, command: int) -> str:
     words = " ".join(process.cmdline())
     if "warm_python" in words:
         return "client of the warm process"
+    if "multiprocessing" in words or "distributed" in words:
+        return "fleet's machine"
     if "fewtune.process.warm_server" not in words:
         return Path(process.name()).name
     ancestors = [parent.pid for parent in process.parents()]
@@ -104,7 +122,7 @@ def left_behind(root: Path) -> list[str]:
         for path in temporary.iterdir()
         if path.suffix != ".lock" and path.name not in kept
     ]
-    found += [str(path) for path in (root / ".fewtune").rglob("*.jsonl")]
+    found += [str(path) for path in journals_of(root)]
     return found
 
 
@@ -128,11 +146,12 @@ def reset(root: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def begin(root: Path) -> subprocess.Popen[str]:
-    """Start a run."""
+def begin(root: Path, what: str = RUN) -> subprocess.Popen[str]:
+    """Start a run: by the command, or by the API on one of its devices."""
+    tunes = ["-m", "pipelines.cli", "run", MODEL] if what == RUN else ["-c", _TUNES, _DEVICES[what]]
     with (root / "run.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.cli", "run", MODEL],
+            [sys.executable, *tunes],
             cwd=root,
             env=tiny_checkout.environment(root, {"PYTHONFAULTHANDLER": "1"}),
             stdin=subprocess.DEVNULL,
@@ -155,7 +174,16 @@ def _log(root: Path) -> str:
     return (root / "run.log").read_text(errors="replace")
 
 
-def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> dict[str, Any]:
+def _is_in(root: Path, what: str, stage: str) -> bool:
+    """Whether a run has come to a stage; the API's prints none, but writes a journal."""
+    if what == RUN:
+        return f"{stage}@{MODEL}" in _log(root)
+    return any(stage.startswith(path.parent.name) for path in journals_of(root))
+
+
+def one_kill(
+    root: Path, number: int, chance: random.Random, run_s: float, what: str = RUN
+) -> dict[str, Any]:
     """Kill one process of a new run, run again to the end, and look at what came of it."""
     reset(root)
     sent = chance.choice(SIGNALS)
@@ -163,26 +191,21 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
     stage = chance.choice((None, "tune", "share_schedules"))
     wait_s, pick = chance.uniform(0.2, _STAGE_S if stage else run_s), chance.random()
     began = time.monotonic()
-    process = begin(root)
-    while stage and process.poll() is None and f"{stage}@{MODEL}" not in _log(root):
+    process = begin(root, what)
+    while stage and process.poll() is None and not _is_in(root, what, stage):
         time.sleep(0.05)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
     wait_s = time.monotonic() - began
     alive = descendants()
-    row: dict[str, Any] = {"kill": number, "signal": sent.name, "after_s": round(wait_s, 1)}
+    row: dict[str, Any] = {"kill": number, "of": what, "signal": sent.name}
+    row["after_s"] = round(wait_s, 1)
     row["in"] = re.findall(rf"(\w+)@{MODEL}[-\w]*: >", _log(root))[-1:]
     if not alive:
-        return {**row, "process": "none: the run had ended", "faults": []}
-    # A kind first, then one of it: there are more workers than anything else.
-    kinds: dict[str, list[psutil.Process]] = {}
-    for each in alive:
-        try:
-            kinds.setdefault(kind_of(each, process.pid), []).append(each)
-        except psutil.Error:
-            continue
-    kind = sorted(kinds)[int(pick * len(kinds))]
-    victim = chance.choice(sorted(kinds[kind], key=lambda each: each.pid))
+        code = process.wait()
+        faults = [f"the run ended with {code} by itself: {_log(root)[-300:]}"] if code else []
+        return {**row, "process": "none: the run had ended", "code": code, "faults": faults}
+    kind, victim = _victim(alive, process.pid, pick, chance)
     try:
         victim.send_signal(sent)
     except psutil.Error:
@@ -202,7 +225,7 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
     faults += _tracebacks(text, "the killed run")
     journals = Journals(root, root.with_name("held"))
     row["journalled"] = journals.trials
-    again = begin(root)
+    again = begin(root, what)
     row["again"] = again.wait(400)
     text = _log(root)
     if again.returncode:
@@ -214,6 +237,20 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
     return {**row, "faults": faults}
 
 
+def _victim(
+    alive: list[psutil.Process], command: int, pick: float, chance: random.Random
+) -> tuple[str, psutil.Process]:
+    """A kind first, then one of it: there are more workers than anything else."""
+    kinds: dict[str, list[psutil.Process]] = {}
+    for each in alive:
+        try:
+            kinds.setdefault(kind_of(each, command), []).append(each)
+        except psutil.Error:
+            continue
+    kind = sorted(kinds)[int(pick * len(kinds))]
+    return kind, chance.choice(sorted(kinds[kind], key=lambda each: each.pid))
+
+
 def _tracebacks(text: str, where: str) -> list[str]:
     """A run's first traceback, if it printed one, and the lines around it."""
     at = text.find("Traceback")
@@ -223,7 +260,8 @@ def _tracebacks(text: str, where: str) -> list[str]:
 def main() -> int:
     """Kill, and tell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--of", nargs="+", choices=KINDS, default=KINDS, help="runs, in turns")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--checkout", type=Path, help="one that `tiny_checkout` made before")
@@ -233,10 +271,11 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         root = options.checkout or tiny_checkout.make(Path(scratch) / "checkout")
-        run_s = options.run_s or _whole_run_s(root)
+        run_s = {what: options.run_s or _whole_run_s(root, what) for what in options.of}
         chance = random.Random(options.seed)
         for number in range(options.kills):
-            rows.append(one_kill(root, number, chance, run_s))
+            what = options.of[number % len(options.of)]
+            rows.append(one_kill(root, number, chance, run_s[what], what))
             print(json.dumps(rows[-1]), flush=True)
             if options.output:
                 options.output.write_text(summary(rows, run_s) + "\n")
@@ -244,21 +283,23 @@ def main() -> int:
     return 1 if any(row["faults"] for row in rows) else 0
 
 
-def _whole_run_s(root: Path) -> float:
+def _whole_run_s(root: Path, what: str) -> float:
     """What a run takes that nobody kills."""
+    reset(root)
     began = time.monotonic()
-    if begin(root).wait(400):
+    if begin(root, what).wait(400):
         raise SystemExit((root / "run.log").read_text())
     return time.monotonic() - began
 
 
-def summary(rows: list[dict[str, Any]], run_s: float) -> str:
+def summary(rows: list[dict[str, Any]], run_s: dict[str, float]) -> str:
     """All kills as JSON, with counts."""
     return json.dumps(
         {
             "kills": len(rows),
             "with_faults": sum(bool(row["faults"]) for row in rows),
-            "run_s": round(run_s, 1),
+            "run_s": {what: round(whole_s, 1) for what, whole_s in run_s.items()},
+            "by_run": dict(Counter(row["of"] for row in rows)),
             "by_process": dict(Counter(row["process"] for row in rows)),
             "trials_journalled": sum(row.get("journalled", 0) for row in rows),
             "by_signal": dict(Counter(row["signal"] for row in rows)),

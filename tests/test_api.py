@@ -184,3 +184,18 @@ def test_a_killed_call_leaves_no_temporary_files(model: Path, tmp_path: Path) ->
         until(lambda: list(temporary.glob("**/fewtune-apart-*")))
         killed.terminate()
     until(lambda: not list(temporary.iterdir()))
+
+
+def test_a_limit_of_a_files_size_is_the_machines_fault(model: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, fewtune\nfrom fewtune.errors import MachineError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        f"print(fewtune.check({str(model)!r}).exit_code)\n"
+        f"try: fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})\n"
+        "except MachineError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    exit_code, sentence = done.stdout.strip().splitlines()
+    assert exit_code == "3"
+    assert "file too large; raise the limit" in sentence

@@ -9,6 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 
+def journals_of(root: Path) -> list[Path]:
+    """The journals of a checkout's runs, and of the API's calls, which keep theirs in ``out``."""
+    folders = (root / ".fewtune", root / "out")
+    return sorted(path for folder in folders for path in folder.rglob("*.jsonl"))
+
+
 class Journals:
     """The journals of a killed run, held by links: a stage that ends well removes its own.
 
@@ -24,7 +30,7 @@ class Journals:
         shutil.rmtree(held, ignore_errors=True)
         held.mkdir()
         self._before: dict[Path, bytes] = {}
-        for number, journal in enumerate(sorted((root / ".fewtune").rglob("*.jsonl"))):
+        for number, journal in enumerate(journals_of(root)):
             link = held / f"{number}.jsonl"
             link.hardlink_to(journal)
             content = link.read_bytes()

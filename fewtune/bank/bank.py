@@ -12,11 +12,10 @@ from fewtune.artifacts import TaskInfo
 from fewtune.bank.report import BankEntry, BankReport
 from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
-from fewtune.schedule.space.design_space import SAMPLING
-from fewtune.schedule.space.transfer import Donation, Sample
+from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import CostModel
 from fewtune.similarity.index import SpaceIndex
-from fewtune.similarity.space_signature import DesignSpace, SpaceTrace
+from fewtune.similarity.space_signature import DesignSpace
 from fewtune.util.files import canonical_json
 
 # Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.
@@ -37,7 +36,6 @@ class Bank:
         self.report = report
         self.entries = {entry.workload: entry for entry in report.entries}
         self._directory = directory
-        self._forms = [tuple(form) for form in report.forms]
 
     @classmethod
     def read(cls, directory: Path) -> Bank:
@@ -50,11 +48,6 @@ class Bank:
         """
         return cls(BankReport.read(directory), directory)
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is no donor at all."""
-        return not self.entries
-
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything in the bank differs."""
@@ -62,18 +55,6 @@ class Bank:
         if self._directory is not None and (self._directory / FEATURES).is_file():
             content += (self._directory / FEATURES).read_bytes()
         return hashlib.sha256(content).hexdigest()[:16]
-
-    def space(self, entry: BankEntry) -> DesignSpace:
-        """The design space of a workload."""
-        return DesignSpace(
-            tuple(
-                SpaceTrace(
-                    self._forms[trace.form],
-                    tuple(sampling.sampling() for sampling in trace.samplings),
-                )
-                for trace in entry.space
-            )
-        )
 
     def nearest(
         self, task: TaskInfo, space: DesignSpace, min_similarity: float, most: int
@@ -129,14 +110,7 @@ class Bank:
         """
         if workload not in self.entries:
             raise InputError(f"the bank holds no workload {workload}: run select_tasks again")
-        found = []
-        for donation in self.entries[workload].donations:
-            form = self._forms[donation.form]
-            kinds = [kind for kind in form if kind in SAMPLING]
-            values = zip(kinds, donation.decisions, donation.candidates, strict=True)
-            samples = tuple(Sample(*each) for each in values)
-            found.append(Donation(form, samples, donation.program))
-        return found
+        return self.entries[workload].donations
 
     def teach(self, cost_model: CostModel) -> None:
         """Let a cost model learn from every sample of the bank, in one training.
@@ -149,7 +123,7 @@ class Bank:
         InputError
             If the samples are missing or do not fit the bank.
         """
-        if self.empty or self._directory is None:
+        if not self.entries or self._directory is None:
             return
         samples = read_samples(self._directory, len(self.report.entries))
         cost_model.learn_groups(
@@ -165,6 +139,6 @@ class Bank:
         for entry in self.report.entries:
             entries[entry.operator].append(entry)
         return {
-            family: (members, SpaceIndex([self.space(entry) for entry in members]))
+            family: (members, SpaceIndex([entry.space for entry in members]))
             for family, members in entries.items()
         }

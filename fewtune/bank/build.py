@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from fewtune.artifacts import Fingerprint
 from fewtune.bank.options import BankOptions
-from fewtune.bank.report import (
-    BankDonation,
-    BankEntry,
-    BankReport,
-    BankSampling,
-    BankSource,
-    BankTrace,
-)
+from fewtune.bank.report import BankEntry, BankReport, BankSource
 from fewtune.bank.samples import Samples, spread, write_samples
 from fewtune.errors import InputError
 from fewtune.runtime.target import target_from_json
@@ -24,10 +16,10 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import BoostedTrees
 from fewtune.search.warm_start import learnable
-from fewtune.similarity.space_signature import DesignSpace, design_space
+from fewtune.similarity.space_signature import design_space
 from fewtune.storage.database import digest, read_trace
 from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
-from fewtune.task.analysis import KernelCost, analyse
+from fewtune.task.analysis import analyse
 from fewtune.trial.trial import Trial
 
 
@@ -73,41 +65,28 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
     target = target_from_json(fingerprint.target)
     kept = [
         workload
-        for digest, logged in read_workloads(logs).items()
-        if (workload := _distil(digest, logged, options, target)) is not None
+        for digest_, logged in read_workloads(logs).items()
+        if (workload := _distil(digest_, logged, names, options, target)) is not None
     ]
-    forms = sorted(
-        {trace.form for workload in kept for trace in workload.space.traces}
-        | {donation.form for workload in kept for donation, _ in workload.donations}
-    )
-    places = {form: place for place, form in enumerate(forms)}
     report = BankReport(
         sources=[BankSource(name=name, digest=digest(path)[:16]) for path, name in names.items()],
-        forms=[list(form) for form in forms],
-        entries=[_entry(workload, places, names) for workload in kept],
+        entries=[entry for entry, _ in kept],
     )
     report.write(directory)
     if logs:
         log_info(fingerprint).write(directory)
-        write_samples(directory, [workload.samples for workload in kept])
+        write_samples(directory, [samples for _, samples in kept])
     return report
 
 
-class _Workload(NamedTuple):
-    """The kept schedules of one workload; each donation with its seconds."""
-
-    digest: str
-    logs: list[Path]
-    cost: KernelCost
-    space: DesignSpace
-    donations: list[tuple[Donation, float]]
-    fastest_s: float
-    samples: Samples
-
-
 def _distil(
-    digest: str, logged: LoggedWorkload, options: BankOptions, target: tvm.target.Target
-) -> _Workload | None:
+    workload: str,
+    logged: LoggedWorkload,
+    names: dict[Path, str],
+    options: BankOptions,
+    target: tvm.target.Target,
+) -> tuple[BankEntry, Samples] | None:
+    """What is kept of one workload; None if no schedule of it can be moved."""
     movable = [trial for trial in logged.trials if _samples_something(trial)]
     if not movable:
         return None
@@ -125,22 +104,22 @@ def _distil(
             break
         donations.setdefault(Donation.of(read(trial)), trial.outcome.median_s)
     sampled = [movable[rank] for rank in spread(len(movable), options.samples)]
-    return _Workload(
-        digest,
-        logged.logs,
-        analyse(None, logged.module),
-        design_space(logged.module, target),
-        list(donations.items()),
-        logged.trials[0].outcome.median_s,
-        # Features are extracted here once, so that learning needs no TVM.
-        Samples(
-            *learnable(
-                BoostedTrees(),
-                SearchSpace(logged.module, target),
-                [(read(trial), trial.outcome.median_s) for trial in sampled],
-            )
-        ),
+    # Features are extracted here once, so that learning needs no TVM.
+    measured = [(read(trial), trial.outcome.median_s) for trial in sampled]
+    samples = Samples(*learnable(BoostedTrees(), SearchSpace(logged.module, target), measured))
+    cost = analyse(None, logged.module)
+    entry = BankEntry(
+        workload=workload,
+        origins=[names[path] for path in logged.logs],
+        operator=cost.operator,
+        flops=cost.flops,
+        shapes=cost.shapes,
+        fastest_ms=logged.trials[0].outcome.median_s * 1e3,
+        space=design_space(logged.module, target),
+        donations=list(donations),
+        latencies_ms=[time_s * 1e3 for time_s in donations.values()],
     )
+    return entry, samples
 
 
 def _samples_something(trial: Trial) -> bool:
@@ -151,38 +130,6 @@ def _samples_something(trial: Trial) -> bool:
         if instruction[0] in SAMPLING:
             return True
     return False
-
-
-def _entry(
-    workload: _Workload, places: dict[tuple[str, ...], int], names: dict[Path, str]
-) -> BankEntry:
-    donations = [
-        BankDonation(
-            form=places[donation.form],
-            program=donation.program,
-            decisions=[sample.decision for sample in donation.samples],
-            candidates=[sample.candidates for sample in donation.samples],
-            latency_ms=time_s * 1e3,
-        )
-        for donation, time_s in workload.donations
-    ]
-    return BankEntry(
-        workload=workload.digest,
-        origins=[names[path] for path in workload.logs],
-        operator=workload.cost.operator,
-        flops=workload.cost.flops,
-        shapes=workload.cost.shapes,
-        best_ms=donations[0].latency_ms,
-        fastest_ms=workload.fastest_s * 1e3,
-        space=[
-            BankTrace(
-                form=places[trace.form],
-                samplings=[BankSampling.of(sampling) for sampling in trace.samplings],
-            )
-            for trace in workload.space.traces
-        ],
-        donations=donations,
-    )
 
 
 def _name(log: Path, root: Path) -> str:

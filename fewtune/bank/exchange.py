@@ -9,7 +9,6 @@ file has no effect.
 from __future__ import annotations
 
 import io
-import json
 import tempfile
 import zipfile
 import zlib
@@ -24,7 +23,6 @@ from fewtune.storage.database import RECORDS, WORKLOADS
 from fewtune.storage.log_archive import difference_of, log_info, logs_below, merge, read_workloads
 from fewtune.util.files import canonical_json, write_bytes
 
-FORMAT, SCHEMA = "fewtune-bank", 1
 _MANIFEST = "manifest.json"
 _GIVE = "a file that `fewtune bank export` wrote"
 _LOG = (LogInfo.file_name, WORKLOADS, RECORDS)
@@ -41,7 +39,7 @@ class BankFile(Artifact):
     file_name = _MANIFEST
 
     format: Literal["fewtune-bank"]
-    schema_version: int
+    schema_version: Literal[1]
     workloads: int
     schedules: int
     licence: str = Field(description="what the schedules may be used for, in their maker's words")
@@ -81,7 +79,7 @@ def export_bank(
         kept = merge(found, scratch, best)
         manifest = BankFile(
             format="fewtune-bank",
-            schema_version=SCHEMA,
+            schema_version=1,
             workloads=len(kept),
             schedules=sum(kept.values()),
             licence=licence,
@@ -146,22 +144,14 @@ def _read(file: Path) -> tuple[BankFile, dict[str, bytes]]:
                 )
             # The archive reads no more of a member than its stated size.
             members = {name: archive.read(name) for name in names}
-        manifest = json.loads(members[_MANIFEST])
+        return BankFile.model_validate_json(members[_MANIFEST]), members
     except FileNotFoundError:
         raise InputError(f"there is no file {file}: give {_GIVE}") from None
+    except ValidationError as fault:
+        place = ".".join(str(step) for step in fault.errors()[0]["loc"]) or "all"
+        raise InputError(
+            f"{file} is no bank that this version of fewtune reads: {place} in its manifest is not "
+            "as it should be; export it again with this version"
+        ) from None
     except _UNREADABLE as fault:
         raise InputError(f"{file} cannot be read as a bank ({fault}): give {_GIVE}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{file} is no bank: its manifest does not say {FORMAT}")
-    if manifest.get("schema_version") != SCHEMA:
-        raise InputError(
-            f"{file} has schema version {manifest.get('schema_version')}, this fewtune reads "
-            f"{SCHEMA}: export it again with the same version"
-        )
-    try:
-        return BankFile.model_validate(manifest), members
-    except ValidationError as fault:
-        place = ".".join(str(step) for step in fault.errors()[0]["loc"])
-        raise InputError(
-            f"{file} is damaged: {place} in its manifest is not as it should be"
-        ) from None

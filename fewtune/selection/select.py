@@ -90,9 +90,7 @@ def _for_prediction(
 def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
     """The design space of a task; that of one the bank holds itself need not be generated."""
     own = bank.entries.get(task.info.workload) if bank is not None else None
-    if bank is not None and own is not None:
-        return bank.space(own)
-    return design_space(task.mod, target)
+    return own.space if own is not None else design_space(task.mod, target)
 
 
 def select_from_spaces(
@@ -172,7 +170,7 @@ def _banked(
     bank: Bank | None,
 ) -> dict[str, list[BankDonor]]:
     """The tasks that the bank has schedules for, with their donors."""
-    if bank is None or bank.empty or options.method == "all":
+    if bank is None or not bank.entries or options.method == "all":
         return {}
     banked = {}
     for task in tasks:

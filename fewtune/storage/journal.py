@@ -25,15 +25,12 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "default": ("task", "trial"),
     "known": ("task", "trial"),
     "batch": ("task", "trials", "phases"),
-    "checks": ("task", "faults"),
     "finals": ("task", "medians_s", "phases"),
     "in_model": ("finals",),
     "end": ("task", "why"),
     "crash": ("task", "signal"),
     "finish": ("stopped_by",),
 }
-
-
 # The round whose trials have a donor each.
 _FROM_DONORS = "first donors"
 
@@ -67,7 +64,6 @@ class Event(BaseModel):
     trial: TrialEntry | None = None
     trials: list[TrialEntry] = []
     medians_s: dict[str, Seconds] = {}
-    faults: dict[str, str] = {}
     finals: dict[str, Final] = {}
     round: str = ""
     donors: list[str | None] = []
@@ -81,8 +77,7 @@ class Event(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Event:
-        needed = _NEEDED.get(self.kind, ())
-        for name in needed:
+        for name in _NEEDED.get(self.kind, ()):
             if name not in self.model_fields_set or getattr(self, name) is None:
                 raise ValueError(f"{name} is missing")
         counts = {len(self.donors), len(self.ranks), len(self.trials)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError
@@ -68,9 +68,7 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
     infos = [read_info(path) for path in directories]
     for path, info in zip(directories, infos, strict=True):
         _refuse_predicted(path, info)
-    for path, info in zip(directories[1:], infos[1:], strict=True):
-        difference = difference_of(infos[0], info)
-        if difference:
+        if difference := difference_of(infos[0], info):
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     found = read_workloads(directories)
     kept = {digest: logged.trials[:best] for digest, logged in found.items()}
@@ -114,12 +112,16 @@ def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
     modules: dict[str, tvm.IRModule] = {}
     times_s: dict[str, dict[str, list[float]]] = {}
     logs: dict[str, dict[Path, None]] = {}
-    for log in _read(directories):
-        for digest, trial in log.trials:
-            modules.setdefault(digest, log.modules[digest])
-            logs.setdefault(digest, {})[log.directory] = None
-            times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
-            times.append(trial.outcome.median_s)
+    # In a child process: others may have made the logs, and can crash TVM.
+    paths = [str(path.resolve()) for path in directories]
+    read = run_apart(ReadLogs(paths=paths)) if paths else []
+    for path, log in zip(directories, read, strict=True):
+        for digest, key, run_s in log["trials"]:
+            if digest not in modules:
+                modules[digest] = module_of(log["modules"][digest])
+            logs.setdefault(digest, {})[path] = None
+            times = times_s.setdefault(digest, {}).setdefault(key, [])
+            times.append(statistics.median(run_s))
     found = {}
     for digest in sorted(modules):
         ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
@@ -149,8 +151,7 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     for path in logs:
         info = read_info(path)
         _refuse_predicted(path, info)
-        difference = difference_of(expected, info)
-        if difference:
+        if difference := difference_of(expected, info):
             raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
     return logs
 
@@ -170,8 +171,8 @@ def require_own(directory: Path, fingerprint: Fingerprint) -> None:
         If it is not.
     """
     if (directory / LogInfo.file_name).is_file():
-        difference = difference_of(log_info(fingerprint), LogInfo.read(directory))
-        if difference:
+        found = LogInfo.read(directory)
+        if difference := difference_of(log_info(fingerprint), found):
             raise InputError(f"{directory} is of no use here: {difference}; run its stage again")
 
 
@@ -194,21 +195,12 @@ def read_seeds(
     InputError
         If a log there is of another machine, target, TVM version or way of measuring.
     """
-    found: dict[str, dict[str, Trial]] = {}
-    for log in _read(logs_below(directory, fingerprint, "started from")):
-        for digest, trial in log.trials:
-            known = found.setdefault(digest, {})
-            before = known.get(trial.key)
-            if before is None or trial.outcome.median_s < before.outcome.median_s:
-                known[trial.key] = trial
-    chosen = {}
-    for name, digest in sorted(workloads.items()):
-        ranked = sorted(
-            found.get(digest, {}).items(), key=lambda entry: (entry[1].outcome.median_s, entry[0])
-        )
-        if ranked:
-            chosen[name] = [trial for _, trial in ranked[:_MOST_SEEDS]]
-    return chosen
+    found = read_workloads(logs_below(directory, fingerprint, "started from"))
+    return {
+        name: found[digest].trials[:_MOST_SEEDS]
+        for name, digest in sorted(workloads.items())
+        if digest in found
+    }
 
 
 def read_info(directory: Path) -> LogInfo:
@@ -233,14 +225,6 @@ def _refuse_predicted(path: Path, info: LogInfo) -> None:
         )
 
 
-class _Log(NamedTuple):
-    """What a log holds: its modules by workload hash, and its valid trials."""
-
-    directory: Path
-    modules: dict[str, tvm.IRModule]
-    trials: list[tuple[str, Trial]]
-
-
 class ReadLogs(Job):
     """Reads logs, which others may have made: they can crash TVM."""
 
@@ -260,21 +244,6 @@ class ReadLogs(Job):
                 modules[digest] = modules.get(digest) or tvm.ir.save_json(record.workload.mod)
                 trials.append([digest, trial.key, trial.run_s])
         return {"modules": modules, "trials": trials}
-
-
-def _read(directories: list[Path]) -> list[_Log]:
-    """Read logs in a child process."""
-    if not directories:
-        return []
-    found = run_apart(ReadLogs(paths=[str(directory.resolve()) for directory in directories]))
-    return [
-        _Log(
-            directory,
-            {digest: module_of(text) for digest, text in each["modules"].items()},
-            [(digest, Trial(key, run_s, None)) for digest, key, run_s in each["trials"]],
-        )
-        for directory, each in zip(directories, found, strict=True)
-    ]
 
 
 def difference_of(expected: LogInfo, found: LogInfo) -> str:

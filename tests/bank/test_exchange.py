@@ -105,8 +105,10 @@ def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, fil
         "there is no file .*: give a file that": tmp_path / "nowhere",
         "cannot be read .*: give a file that": text,
         "does not hold": changed(file, tmp_path / "more", **{"../evil": b""}),
-        "schema version 99": with_manifest(file, tmp_path / "newer", schema_version=99),
-        "does not say fewtune-bank": with_manifest(file, tmp_path / "other", format="x"),
+        "schema_version in its manifest": with_manifest(
+            file, tmp_path / "newer", schema_version=99
+        ),
+        "format in its manifest": with_manifest(file, tmp_path / "other", format="x"),
         "licence in its manifest": with_manifest(file, tmp_path / "odd", licence=3),
         "is damaged": changed(
             file, tmp_path / "damaged", **{"database_tuning_record.json": record}

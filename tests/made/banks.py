@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.bank import Bank
-from fewtune.bank.report import BankEntry, BankReport, BankSampling, BankTrace
+from fewtune.bank.report import BankEntry, BankReport
 from fewtune.similarity.space_signature import (
     CategoricalSampling,
     DesignSpace,
@@ -33,19 +33,16 @@ def entry(
         operator=operator,
         flops=flops,
         shapes=[[1]],
-        best_ms=1.0,
         fastest_ms=1.0,
-        space=[
-            BankTrace(form=0, samplings=[BankSampling.of(sampling) for sampling in trace.samplings])
-            for trace in space.traces
-        ],
+        space=space,
         donations=[],
+        latencies_ms=[],
     )
 
 
 def made_bank(*entries: BankEntry) -> Bank:
     """A bank of these workloads."""
-    return Bank(BankReport(sources=[], forms=[list(FORM)], entries=list(entries)))
+    return Bank(BankReport(sources=[], entries=list(entries)))
 
 
 def task_info(
