@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from fewtune.artifacts import (
+    Artifact,
     BenchmarkReport,
     Comparison,
     CompileReport,
@@ -17,7 +18,6 @@ from fewtune.artifacts import (
     KernelRow,
     Metrics,
 )
-from fewtune.artifacts.base import Artifact
 from fewtune.report.conditions import conditions_lines
 from fewtune.util.table import MISSING, Table, number, percent
 from stages.params import COMPARED

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.artifacts.model import BYTES_AN_INSTRUCTION
+from fewtune.artifacts import BYTES_AN_INSTRUCTION
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from fewtune.artifacts.base import Part
-from fewtune.artifacts.machine import Fingerprint
+from fewtune.artifacts import Fingerprint, Part
 from fewtune.errors import InputError, MachineError, last_line
 from fewtune.runtime.host_features import lacking_here, needed_extensions
 from fewtune.runtime.target import architecture, target_from_json

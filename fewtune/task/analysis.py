@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from fewtune.artifacts.model import BYTES_AN_INSTRUCTION, cost_flops
+from fewtune.artifacts import BYTES_AN_INSTRUCTION, cost_flops
 from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import tvm
 

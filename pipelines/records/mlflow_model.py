@@ -7,8 +7,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
-from fewtune.artifacts.model import TensorSpec
+from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSpec
 from fewtune.errors import InputError
 from fewtune.util.files import canonical_json, write_text
 from pipelines.dvc_repo.dag import Result

@@ -18,8 +18,8 @@ from fewtune.artifacts import (
     LatencyStats,
     Metrics,
     Spread,
+    TensorSpec,
 )
-from fewtune.artifacts.model import TensorSpec
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.artifacts import TaskTable
-from fewtune.artifacts.model import cost_flops
+from fewtune.artifacts import TaskTable, cost_flops
 from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
