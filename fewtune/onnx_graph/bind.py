@@ -40,25 +40,15 @@ _OLDEST_OPSET = 7
 _GIGABYTE = 1e9
 # Numbers of the inputs that decide shapes.
 _SHAPE_INPUTS: dict[str, Collection[int]] = {
-    "CenterCropPad": (1,),
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Loop": (0,),
-    "MaxUnpool": (2,),
-    "NonMaxSuppression": (2,),
-    "OneHot": (1,),
+    **dict.fromkeys(("ConstantOfShape", "Loop"), (0,)),
+    **dict.fromkeys(("CenterCropPad", "Expand", "OneHot", "Reshape", "Split", "Squeeze"), (1,)),
+    **dict.fromkeys(("Tile", "TopK", "Unsqueeze", "Upsample"), (1,)),
+    **{f"Reduce{kind}": (1,) for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
+    **dict.fromkeys(("MaxUnpool", "NonMaxSuppression"), (2,)),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
-    "Reshape": (1,),
     "Resize": (2, 3),
     "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **{f"Reduce{kind}": (1,) for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
 }
 # Operators that pass sizes on.
 _CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

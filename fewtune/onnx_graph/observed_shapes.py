@@ -75,12 +75,10 @@ def complete_shapes(
     varying = _follow_values(model, known)
     for node in model.graph.node:
         for name in node.output:
-            shapes = {run[name][0] for run in runs if name in run}
+            shapes = {getattr(run[name], "shape", None) for run in runs if name in run}
             if name in unknown and (len(shapes) > 1 or None in shapes):
                 varying[name] = node
-    found = runs[0]
-    settled = {name: found[name] for name in unknown if name in found and name not in varying}
-    _write(model, settled)
+    _write(model, {name: runs[0][name] for name in unknown if name not in varying})
     return {name: node for node in model.graph.node for name in node.output if name in varying}
 
 
@@ -161,8 +159,8 @@ def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
 
 def _observed(
     model: ModelProto, names: Sequence[str], samples: Mapping[str, np.ndarray] | None
-) -> list[dict[str, tuple[tuple[int, ...] | None, int]]]:
-    """Shape and element type of values, from the first runs that succeed."""
+) -> list[dict[str, Any]]:
+    """Values by name, of the first runs that succeed."""
     light_model, weights = detach_weights(model)
     outputs = {value.name for value in light_model.graph.output}
     light_model.graph.output.extend(
@@ -178,19 +176,7 @@ def _observed(
     if not good:
         fault = next(result for result in results if isinstance(result, Exception))
         raise InputError(f"onnxruntime cannot run the model: {short_message(fault)}")
-    return [
-        {name: _shape_and_type(array) for name, array in zip(shown, result, strict=True)}
-        for result in good
-    ]
-
-
-def _shape_and_type(array: Any) -> tuple[tuple[int, ...] | None, int]:
-    if not isinstance(array, np.ndarray):  # a sequence, a map, or nothing
-        return None, 0
-    try:
-        return array.shape, helper.np_dtype_to_tensor_dtype(array.dtype)
-    except (KeyError, ValueError):  # texts
-        return array.shape, 0
+    return [dict(zip(shown, result, strict=True)) for result in good]
 
 
 def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:
@@ -211,15 +197,18 @@ def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:
     return varying
 
 
-def _write(model: ModelProto, found: Mapping[str, tuple[tuple[int, ...] | None, int]]) -> None:
+def _write(model: ModelProto, found: Mapping[str, np.ndarray]) -> None:
+    """Declare the shapes and types of these values."""
     kept = [value for value in model.graph.value_info if value.name not in found]
     outputs = {value.name: value for value in model.graph.output}
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
-    for name, (shape, element_type) in found.items():
-        if shape is None or not element_type:
+    for name, array in found.items():
+        try:
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        except (KeyError, ValueError):  # texts
             continue
-        value = helper.make_tensor_value_info(name, element_type, shape)
+        value = helper.make_tensor_value_info(name, kind, array.shape)
         if name in outputs:
             outputs[name].type.CopyFrom(value.type)
         else:

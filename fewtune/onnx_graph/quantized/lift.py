@@ -232,9 +232,9 @@ _MOVERS += ("Slice", "Split", "DepthToSpace", "SpaceToDepth", "Resize")
 _HANDLERS: dict[str, Callable[[Walk, NodeProto], bool]] = {
     DEQUANTIZE: _dequantize,
     QUANTIZE: _quantize,
-    "Conv": products.convolution,
-    "MatMul": products.matrix,
-    "Gemm": products.matrix,
+    "Conv": products.product,
+    "MatMul": products.product,
+    "Gemm": products.product,
     "MatMulInteger": products.integer_operator,
     "ConvInteger": products.integer_operator,
     "Relu": lambda walk, node: _bounded(walk, node, 0.0, np.inf),

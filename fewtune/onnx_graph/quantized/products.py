@@ -99,41 +99,29 @@ class Product:
         return graph.cast(wide, TensorProto.INT32)
 
 
-def convolution(walk: Walk, node: NodeProto) -> bool:
-    """A ``Conv`` of dequantized bytes with constant weights."""
-    data, weight, bias = optional(node.input, 3)
-    return _lifted(walk, node, data, weight, bias)
-
-
-def matrix(walk: Walk, node: NodeProto) -> bool:
-    """A ``MatMul`` or ``Gemm`` of dequantized bytes with constant weights."""
-    given = attributes_of(node)
-    data, weight, bias = optional(node.input, 3)
-    if given.get("transA") or (bias and given.get("beta", 1.0) != 1.0):
+def product(walk: Walk, node: NodeProto) -> bool:
+    """A ``Conv``, ``MatMul`` or ``Gemm`` of dequantized bytes with constant weights."""
+    attributes, (data, weight, bias) = attributes_of(node), optional(node.input, 3)
+    if attributes.get("transA") or (bias and attributes.get("beta", 1.0) != 1.0):
         return False
-    return _lifted(walk, node, data, weight, bias)
-
-
-def _lifted(walk: Walk, node: NodeProto, data: str, weight: str, bias: str) -> bool:
-    attributes = attributes_of(node)
     transposed = bool(attributes.get("transB"))
     axis = 0 if node.op_type == "Conv" or transposed else 1
-    given, found = walk.bytes_of(data), walk.weights.get(weight)
-    if given is None or found is None:
+    given, constant = walk.bytes_of(data), walk.weights.get(weight)
+    if given is None or constant is None:
         return False
-    weights, scales = found[0].signed(axis), found[0].scales(axis)
+    weights, scales = constant[0].signed(axis), constant[0].scales(axis)
     if weights is None or scales is None:
         return False
     weights = weights.transposed() if transposed else weights
-    product = _product(walk, node, given.name, weights)
-    if product is None:
+    found = _product(walk, node, given.name, weights)
+    if found is None:
         return False
     factor = scales * np.float64(given.scale) * float(attributes.get("alpha", 1.0))
-    added = _added(walk, bias, factor, product.along)
-    if added is None or not product.fits(added[0]):
+    added = _added(walk, bias, factor, found.along)
+    if added is None or not found.fits(added[0]):
         return False
-    sums = _sums(walk.graph, product, given, added[0])
-    return walk.defer(node.output[0], Scaled(sums, factor.reshape(product.along), added[1]))
+    sums = _sums(walk.graph, found, given, added[0])
+    return walk.defer(node.output[0], Scaled(sums, factor.reshape(found.along), added[1]))
 
 
 def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product | None:
@@ -149,7 +137,7 @@ def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product
     window = Window.of(attributes_of(node), shape, list(sizes[2:]))
     product = Product(shape, weights, window)
     # `totals` sums all channels, in float32.
-    has_totals = window.groups == 1 and product.depth * MOST_OF_BYTE <= EXACT
+    has_totals = window.group == 1 and product.depth * MOST_OF_BYTE <= EXACT
     fits = _has_kernel(window, sizes, shape) and (has_totals or not weights.is_moved)
     return product if fits else None
 
@@ -160,7 +148,7 @@ def _has_kernel(window: Window, sizes: tuple[int, ...], shape: list[int]) -> boo
     Groups whose filters do not fill a vector are joined, with zeros between them. With too many
     groups, zeros would be most of the work.
     """
-    groups, filters = window.groups, sizes[0]
+    groups, filters = window.group, sizes[0]
     depthwise = groups == shape[1] == filters and sizes[1] == 1
     joined = range(1, _MOST_JOINED + 1)
     fills = any(groups % n == 0 and n * filters // groups % _LANES == 0 for n in joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class Window:
     strides: list[int]
     dilations: list[int]
     pads: list[int]
-    groups: int
+    group: int
 
     @staticmethod
     def of(given: dict[str, object], shape: list[int], kernel: list[int]) -> Window:
@@ -107,12 +107,7 @@ class Window:
     @property
     def attributes(self) -> dict[str, object]:
         """Attributes of ONNX's operator."""
-        return {
-            "strides": self.strides,
-            "dilations": self.dilations,
-            "pads": self.pads,
-            "group": self.groups,
-        }
+        return asdict(self)
 
     def sums(self, weights: np.ndarray, shape: list[int]) -> np.ndarray:
         """Sums of the weights whose taps are inside an input of this shape, channels first.
