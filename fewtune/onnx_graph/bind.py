@@ -122,7 +122,7 @@ def bind_shapes(
 def _set_inputs(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Give inputs their shapes, and turn constant and empty ones into initialisers, in place."""
+    """Give inputs their shapes, and turn constant and empty ones into initializers, in place."""
     arrays = dict(arrays)
     for value in graph_inputs(model.graph):
         shape, element_type = shapes.get(value.name), value.type.tensor_type.elem_type
@@ -174,7 +174,7 @@ def _inline_constant_branches(model: ModelProto) -> ModelProto:
 
     With a constant input, such as a sampling rate, whole networks may be in branches that never
     run. onnxruntime 1.31 crashes when it folds constants in such nested branches. The model stays
-    as it is if onnxruntime without optimisations returns different outputs for the two models.
+    as it is if onnxruntime without optimizations returns different outputs for the two models.
     """
     if not _branch_count(model):
         return model

@@ -20,7 +20,7 @@ def canonicalize(model: ModelProto) -> None:
 
     - Nodes of one name get different names: onnxruntime refuses duplicates.
     - Empty inputs at the end are removed: onnxruntime 1.31 crashes in some fusions with them.
-    - Outputs that are initialisers are copied.
+    - Outputs that are initializers are copied.
     - ONNX's default domain has one spelling.
     - TopK sorts: the unsorted order is not specified, in onnxruntime or TVM.
     - STFT gets its default, one-sided: ONNX's shape inference (1.23) assumes two-sided.

@@ -37,7 +37,7 @@ _ACCEPTED = (
     "is deprecated in domain_version",
     "with the version imported by model",
     "No opset import for domain 'ai.onnx'",
-    # onnxruntime's optimiser writes these into models of older operator sets.
+    # onnxruntime's optimizer writes these into models of older operator sets.
     "No Op registered for LayerNormalization",
     "No Op registered for SimplifiedLayerNormalization",
 )
@@ -107,7 +107,7 @@ def check_types(model: ModelProto) -> None:
     Raises
     ------
     InputError
-        Naming the first input, output or initialiser and its type.
+        Naming the first input, output or initializer and its type.
     """
     supported = ", ".join(type_name(element_type) for element_type in SUPPORTED_TYPES)
     values = [("input", value) for value in graph_inputs(model.graph)]
@@ -132,7 +132,7 @@ def check_types(model: ModelProto) -> None:
         unknown = tensor.data_type not in TensorProto.DataType.values()
         if unknown or tensor.data_type in _NOT_NUMBERS:
             raise InputError(
-                f"initialiser {tensor.name!r} holds {_words(tensor.data_type)}; "
+                f"initializer {tensor.name!r} holds {_words(tensor.data_type)}; "
                 f"supported are {supported}"
             )
 
@@ -153,7 +153,7 @@ def _check(model: ModelProto) -> None:
     for tensor in weights:
         if tensor.data_location != TensorProto.EXTERNAL:
             onnx.checker.check_tensor(tensor)
-    # Before version 4, initialisers had to be inputs as well. No runtime requires it.
+    # Before version 4, initializers had to be inputs as well. No runtime requires it.
     light_copy.ir_version = max(light_copy.ir_version, _INITIALIZERS_APART)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()

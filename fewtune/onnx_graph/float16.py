@@ -17,7 +17,7 @@ _TYPES = ("to", "dtype", "output_dtype")
 
 
 def has_float16(model: ModelProto) -> bool:
-    """Whether a declared value or an initialiser of a model is float16."""
+    """Whether a declared value or an initializer of a model is float16."""
     return any(_is_half(graph) for graph in all_graphs(model.graph))
 
 

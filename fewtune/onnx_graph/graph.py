@@ -16,7 +16,7 @@ from onnx import (
     helper,
 )
 
-# C++ passes of the onnx package serialise the whole model, which protobuf refuses above 2 GB. So
+# C++ passes of the onnx package serialize the whole model, which protobuf refuses above 2 GB. So
 # tensors above this size are taken out of the model before such a pass.
 DETACHED_BYTES = 4096
 
@@ -32,7 +32,7 @@ RANDOM = frozenset(
 
 
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
-    """Inputs that the caller feeds; before IR version 4 initialisers were listed as inputs too."""
+    """Inputs that the caller feeds; before IR version 4 initializers were listed as inputs too."""
     initializers = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in initializers]
 
@@ -138,7 +138,7 @@ def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Tensors of the model: initialisers and attributes, of nested graphs and functions too."""
+    """Tensors of the model: initializers and attributes, of nested graphs and functions too."""
     for part in (model.graph, *model.functions):
         for graph in all_graphs(part):
             yield from getattr(graph, "initializer", ())
@@ -154,12 +154,12 @@ def element_count(tensor: TensorProto) -> int:
 
 
 def tensor_bytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's data, from its shape: protobuf's ByteSize serialises the tensor."""
+    """Bytes of a tensor's data, from its shape: protobuf's ByteSize serializes the tensor."""
     return element_count(tensor) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def parameter_count(model: ModelProto) -> int:
-    """Number of floating-point elements in the initialisers."""
+    """Number of floating-point elements in the initializers."""
     return sum(element_count(t) for t in model.graph.initializer if is_float(t.data_type))
 
 
@@ -211,7 +211,7 @@ def onnx_operators(model: ModelProto) -> dict[str, str]:
 
 
 def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:
-    """Copy a model with its large and external initialisers turned into graph inputs.
+    """Copy a model with its large and external initializers turned into graph inputs.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:
 
 
 def attach_weights(light_model: ModelProto, weights: list[TensorProto]) -> ModelProto:
-    """Turn the inputs that `detach_weights` made back into initialisers, in place."""
+    """Turn the inputs that `detach_weights` made back into initializers, in place."""
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     light_model.graph.initializer.extend(weights)
     return light_model

@@ -85,7 +85,7 @@ def complete_shapes(
 def run_onnxruntime_once(
     model: ModelProto, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[list[Any] | Exception]:
-    """Run a model of any size on some inputs, without onnxruntime's optimisations.
+    """Run a model of any size on some inputs, without onnxruntime's optimizations.
 
     Returns
     -------

@@ -70,7 +70,7 @@ def simplify(model: ModelProto) -> ModelProto:
     -------
     model : ModelProto
         Same inputs, outputs and results. Operators that TVM lacks are expanded
-        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`). Batch normalisations,
+        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`). Batch normalizations,
         dropouts, identities and constant subgraphs are folded. The rewrites follow.
     """
     return unrolled(with_layers(model))

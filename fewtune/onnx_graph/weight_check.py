@@ -44,7 +44,7 @@ def check_finite(model: ModelProto) -> None:
     Raises
     ------
     InputError
-        Naming the first initialiser that holds NaN.
+        Naming the first initializer that holds NaN.
     """
     computing = {
         name

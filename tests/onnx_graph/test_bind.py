@@ -130,7 +130,7 @@ def test_the_default_domain_has_one_spelling():
 
 
 def test_empty_inputs_at_the_end_are_removed():
-    # onnxruntime's optimiser does not expect empty inputs.
+    # onnxruntime's optimizer does not expect empty inputs.
     nodes = [
         helper.make_node("LayerNormalization", ["x", "scale", ""], ["n"], "normal"),
         helper.make_node("Clip", ["n", "", ""], ["c"], "bounded"),

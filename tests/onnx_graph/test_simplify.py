@@ -142,7 +142,7 @@ def test_operators_of_several_inputs_become_chains(operator, chain):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3), (1, 3, 7)])
-def test_a_normalisation_behind_no_convolution_becomes_a_product_and_a_sum(shape):
+def test_a_normalization_behind_no_convolution_becomes_a_product_and_a_sum(shape):
     random = np.random.default_rng(0)
     parts = ("scale", "bias", "mean", "variance")
     weights = {part: random.uniform(0.5, 2.0, shape[1]).astype(np.float32) for part in parts}
@@ -282,7 +282,7 @@ def test_a_resize_without_modes_keeps_its_coordinates(operator, opset, factor, m
     simplified(model)
 
 
-def test_a_normalisation_has_float32s_default_epsilon():
+def test_a_normalization_has_float32s_default_epsilon():
     weights = {name: np.random.default_rng(n).random(4) for n, name in enumerate("sbmv")}
     node = helper.make_node("BatchNormalization", ["input", *weights], ["output"], "norm")
     model = model_of([node], shape=(2, 4, 3, 3), weights=weights, element_type=TensorProto.DOUBLE)

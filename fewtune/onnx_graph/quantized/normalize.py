@@ -71,7 +71,7 @@ def _channels_last(graph: GraphBuilder, data: str, rank: int, output: str | None
 
 
 def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """NhwcMaxPool, which onnxruntime's optimiser writes."""
+    """NhwcMaxPool, which onnxruntime's optimizer writes."""
     rank = len(graph.shape(node.input[0]) or ())
     if not rank:
         return graph.refuse(node, "reads a tensor whose shape is not known")

@@ -170,10 +170,10 @@ def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, 
     signed = [each for each in result.graph.initializer if list(each.dims) == [4, 5, 3, 2]]
     assert [numpy_helper.to_array(each).dtype for each in signed] == [np.int8]
     # onnxruntime has one zero point of weights; several are computed from their definition.
-    centred = constants["w"].astype(np.float32) - np.reshape(zeros, (-1, 1, 1, 1))
+    centered = constants["w"].astype(np.float32) - np.reshape(zeros, (-1, 1, 1, 1))
     plain = helper.make_node("Conv", ["x", "w"], ["y"], **given)
     wanted_of = model_of(
-        [plain], {"x": (FLOAT, (2, 5, 7, 6))}, {"y": (FLOAT, None)}, {"w": centred.astype("f4")}
+        [plain], {"x": (FLOAT, (2, 5, 7, 6))}, {"y": (FLOAT, None)}, {"w": centered.astype("f4")}
     )
     (wanted,) = outputs(wanted_of, {"x": feeds["x"].astype(np.float32) - 33})
     (actual,) = outputs(result, feeds)
