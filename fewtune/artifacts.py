@@ -421,8 +421,6 @@ class TuneReport(Artifact):
     check_s: float = 0.0
     # Whether kernels were measured with their weights in memory.
     cold_weights: bool = False
-    # Made again, since the machine ran slow around the first.
-    repeated_measurements: int = 0
     stopped_by: StoppedBy
 
     @property
@@ -538,8 +536,6 @@ class ShareReport(Artifact):
     sharing_s: float
     # Of these, what the host kept from a core, the cores' mean.
     stolen_s: float = 0.0
-    # Made again, since the machine ran slow around the first.
-    repeated_measurements: int = 0
     stopped_by: StoppedBy
     # Of one-shot tuning, which measures nothing.
     prediction: Prediction | None = None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fewtune.artifacts import Skeleton
 from fewtune.finals.finalists import RULES, FinalistRules, contested
@@ -30,6 +30,7 @@ from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
 from fewtune.workers.kernel_library import Candidate, Contender
 from fewtune.workers.pool import WorkerPool
+from fewtune.workers.worker import Worker
 
 # Far longer than compiling, or running, all of them takes.
 _LIMIT_S = 600.0
@@ -175,9 +176,10 @@ class Finals:
                 with phases.timed("build_s"):
                     linked = _ready(pool, candidates, Path(scratch))
                     skeleton = self.skeleton.model_dump_json()
-                    _together(handles, [("load_model", skeleton, linked) for _ in handles])
+                    given = [(skeleton, linked)] * len(handles)
+                    call_all(handles, _LIMIT_S, Worker.load_model, given)
                 with phases.timed("run_s"):
-                    processes = [h.call("run_model", timeout_s=_LIMIT_S) for h in handles]
+                    processes = [h.call(_LIMIT_S, Worker.run_model) for h in handles]
         except (WorkerLostError, RequestFailedError):
             # One may still be running, and its late answer would be taken for the next request's.
             for handle in pool.handles:
@@ -208,7 +210,7 @@ def _ready(
             else:
                 exported[kept.worker][kept.number] = str(directory / f"{name}.so")
     found: dict[str, Contender] = {}
-    for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
+    for shapes in call_all(pool.handles, _LIMIT_S, Worker.export, [(each,) for each in exported]):
         found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
     # Dealt out in turns: contenders of one task take about equally long to compile.
     names = list(rest)
@@ -217,19 +219,10 @@ def _ready(
         for start in range(len(pool.handles))
     ]
     paths = [str(directory / f"{place}.so") for place in range(len(parts))]
-    requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
-    for made in _together(pool.handles, requests):
+    given = list(zip(paths, parts, strict=True))
+    for made in call_all(pool.handles, _LIMIT_S, Worker.link, given):
         found.update(made)
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
         for workload, each in candidates.items()
     }
-
-
-def _together(handles: Sequence[WorkerHandle], requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The workers' answers, each to its own request; raises what failed."""
-    replies = call_all(handles, requests, _LIMIT_S, "build_timeout")
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

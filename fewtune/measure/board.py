@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ from fewtune.machine.rpc_board import (
 )
 from fewtune.measure.batch import Batch
 from fewtune.measure.board_model import BoardModel
+from fewtune.measure.checking import CHECK_LIMIT_S
 from fewtune.measure.device import Capabilities, Device
 from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer
 from fewtune.runtime.tvm import relax, usable_cores
+from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
-from fewtune.workers.board import library_path
-from fewtune.workers.build_queue import Building
+from fewtune.workers.board import BoardBuilder, BoardRunner, library_path
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
-_BUILDER, _RUNNER = "fewtune.workers.board:BoardBuilder", "fewtune.workers.board:BoardRunner"
 # Boards are slower than the machine that builds for them, and so may be the network.
 _OPTIONS = WorkerOptions(build_timeout_s=20.0, run_timeout_s=60.0)
 _MOST_BOARDS = 16
@@ -62,11 +63,9 @@ class BoardPool(WorkerPool):
         target, threads = fingerprint.target, fingerprint.threads
         folder = str(self.folder)
         settings = (target, folder, fingerprint.cross_compiler)
-        super().__init__(target, threads, usable_cores(), _OPTIONS, _BUILDER, settings)
+        super().__init__(target, threads, usable_cores(), _OPTIONS, BoardBuilder, settings)
         board = (target, threads, folder, fingerprint.at)
-        self.runners = [
-            WorkerHandle(target, threads, _OPTIONS, _RUNNER, board) for _ in range(boards)
-        ]
+        self.runners = [WorkerHandle(BoardRunner, board, threads) for _ in range(boards)]
         for runner in self.runners:
             runner.start()
 
@@ -74,7 +73,7 @@ class BoardPool(WorkerPool):
         """End every process, release the boards, remove all builds."""
         for runner in self.runners:
             with suppress(WorkerLostError, RequestFailedError):
-                runner.call("disconnect", timeout_s=BACK_S)
+                runner.call(BACK_S, BoardRunner.disconnect)
             runner.kill()
         super().close()
         self._scratch.cleanup()
@@ -82,11 +81,8 @@ class BoardPool(WorkerPool):
     def kept_build(self, workload: str, key: str) -> Built | None:
         """The build of a task's trace, if it still exists."""
         built = self.kept.find(workload, key)
-        return built if built is not None and self.has(built) else None
-
-    def has(self, built: Built) -> bool:
-        """Whether a build still exists."""
-        return library_path(self.folder, built.number).is_file()
+        exists = built is not None and library_path(self.folder, built.number).is_file()
+        return built if exists else None
 
     def tidy(self) -> None:
         """Drop builds that are not kept, here and on the boards."""
@@ -94,7 +90,7 @@ class BoardPool(WorkerPool):
         super().tidy()
         for runner in self.runners:
             try:
-                runner.call("forget", kept, timeout_s=BACK_S)
+                runner.call(BACK_S, BoardRunner.forget, kept)
             except (WorkerLostError, RequestFailedError):
                 runner.kill()
 
@@ -116,26 +112,29 @@ class BoardMeasurer(Measurer):
         self._at = at
         self._board_of: dict[str, int] = {}
 
-    def _measured_batch(self, modules: Building[Built | Failure], batch: Batch) -> list[Outcome]:
+    def _measured_batch(self, payload: list[str], batch: Batch) -> list[Outcome]:
         with self.phases.timed("build_s"):
-            built = modules.finished()
+            built = self.pool.build(payload)
         boards = [self._board(specs) for specs in batch.specs]
         # Boards measure in parallel: candidates race only against those of their own board.
         batch = replace(batch, races=list(zip(boards, batch.races, strict=True)))
 
         def run(board: int) -> None:
             for place in (p for p, each in enumerate(boards) if each == board):
-                bar_s = batch.bar_s(place)
-                result = built[place]
+                result, bar_s = built[place], batch.bar_s(place)
+                if isinstance(result, Failure):
+                    batch.end(place, Outcome.failed(result), None)
+                    continue
                 outcome = self._raced(board, result, batch.specs[place], bar_s)
-                made = result if isinstance(result, Built) else None
-                if batch.checks is not None and made is not None:
-                    check, ask = batch.checks[place], self._asker_of(board)
-                    outcome = self.checking.checked(outcome, ask, made, check, bar_s)
-                batch.end(place, outcome, made)
+                if batch.checks is not None:
+                    wanted = batch.checks[place]
+                    ask = partial(self._verdict_of, board, result, wanted)
+                    outcome = self.checking.checked(outcome, ask, wanted, bar_s)
+                batch.end(place, outcome, result)
 
-        with self.phases.timed("run_s"):
-            self._on_boards(run, sorted(set(boards)))
+        with self.phases.timed("run_s"), ThreadPoolExecutor(len(boards) or 1) as executor:
+            for _ in executor.map(run, sorted(set(boards))):
+                pass
         outcomes = batch.settle(self.failures, self.pool.kept)
         with self.phases.timed("build_s"):
             self.pool.tidy()
@@ -155,7 +154,8 @@ class BoardMeasurer(Measurer):
         limit_s = len(able) * _OPTIONS.run_timeout_s
         with self.phases.timed("run_s"):
             try:
-                times_s = self._call(board, limit_s, "duel", numbers, specs, rounds, round_s)
+                runner = self._runner(board)
+                times_s = runner.call(limit_s, BoardRunner.duel, numbers, specs, rounds, round_s)
             except (WorkerLostError, RequestFailedError) as fault:
                 return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
         samples = iter(times_s)
@@ -172,43 +172,31 @@ class BoardMeasurer(Measurer):
             self._board_of[task] = min(range(len(self.pool.runners)), key=lambda b: (load[b], b))
         return self._board_of[task]
 
-    def _on_boards(self, run: Any, boards: list[int]) -> None:
-        with ThreadPoolExecutor(max(1, len(boards))) as executor:
-            for done in [executor.submit(run, board) for board in boards]:
-                done.result()
-
-    def _raced(
-        self, board: int, built: Built | Failure, specs: Specs, bar_s: float | None
-    ) -> Outcome:
-        if isinstance(built, Failure):
-            return Outcome.failed(built)
+    def _raced(self, board: int, built: Built, specs: Specs, bar_s: float | None) -> Outcome:
+        limit_s, runner = _OPTIONS.run_timeout_s, self._runner(board)
         try:
-            limit_s = _OPTIONS.run_timeout_s
-            measured = self._call(board, limit_s, "measure", built.number, specs, Race(bar_s))
+            measured = runner.call(limit_s, BoardRunner.measure, built.number, specs, Race(bar_s))
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.failed(Failure.of(fault, running=True))
         return Outcome(measured.run_s)
 
-    def _asker(self, built: Built) -> Callable[..., Any]:
-        return self._asker_of(0)
+    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Verdict:
+        return self._verdict_of(0, built, wanted)
 
-    def _asker_of(self, board: int) -> Callable[..., Any]:
-        def ask(*request: Any, timeout_s: float) -> Any:
-            return self._call(board, timeout_s, *request)
+    def _verdict_of(self, board: int, built: Built, wanted: ScheduleCheck) -> Verdict:
+        return self._runner(board).call(CHECK_LIMIT_S, BoardRunner.check, built.number, wanted)
 
-        return ask
-
-    def _call(self, board: int, limit_s: float, *request: Any) -> Any:
-        """Send a request to the process of a board, which must have a session."""
+    def _runner(self, board: int) -> WorkerHandle:
+        """The process of a board, with a session."""
         runner = self.pool.runners[board]
         try:
-            runner.call("connect", timeout_s=2 * BACK_S)
+            runner.call(2 * BACK_S, BoardRunner.connect)
         except (WorkerLostError, RequestFailedError) as fault:
             raise MachineError(
                 f"{' '.join(str(fault).split())}; what was measured is kept: run again when the "
                 f"board of {self._at} is there"
             ) from None
-        return runner.call(*request, timeout_s=limit_s)
+        return runner
 
 
 class Board(Device):

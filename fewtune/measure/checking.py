@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
-from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.trial.worker_reply import Failure, RequestFailedError, WorkerLostError
 
 # A task's first check may have to compile and run its kernel without any schedule.
-_LIMIT_S = 120.0
+CHECK_LIMIT_S = 120.0
 # A check that takes longer is made only of candidates that beat the fastest so far. For VGG 19's
 # first product, each check copies 411 MB of weights into another layout, and all its candidates are
 # about as fast, since they wait for memory.
@@ -60,8 +60,7 @@ class Checking:
     def checked(
         self,
         outcome: Outcome,
-        ask: Callable[..., Verdict],
-        built: Built,
+        ask: Callable[[], Verdict],
         wanted: ScheduleCheck,
         bar_s: float | None,
     ) -> Outcome:
@@ -71,7 +70,7 @@ class Checking:
         ----------
         outcome : Outcome
             Of the measurement.
-        ask, built, wanted
+        ask, wanted
             As of `verdict`.
         bar_s : float or None
             Seconds that it had to beat.
@@ -80,19 +79,16 @@ class Checking:
             return outcome
         if not self.is_due(wanted, outcome.median_s, bar_s):
             return replace(outcome, is_checked=False)
-        failure = self.verdict(ask, built, wanted)
+        failure = self.verdict(ask, wanted)
         return outcome if failure is None else Outcome.failed(failure)
 
-    def verdict(
-        self, ask: Callable[..., Verdict], built: Built, wanted: ScheduleCheck
-    ) -> Failure | None:
+    def verdict(self, ask: Callable[[], Verdict], wanted: ScheduleCheck) -> Failure | None:
         """Check a candidate where it was measured.
 
         Parameters
         ----------
         ask : callable
-            Sends a request to its worker, with a limit in seconds, and waits for the answer.
-        built : Built
+            Has its worker check it.
         wanted : ScheduleCheck
 
         Returns
@@ -101,7 +97,7 @@ class Checking:
             None where its outputs are right.
         """
         try:
-            verdict = ask("check", built.number, wanted, timeout_s=_LIMIT_S)
+            verdict = ask()
         except (WorkerLostError, RequestFailedError) as fault:
             return Failure.of(fault, running=True)
         self.checks += 1

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fewtune.measure.batch import Batch
-from fewtune.measure.build_while_measuring import Overlap
-from fewtune.measure.checking import Checking
+from fewtune.measure.checking import CHECK_LIMIT_S, Checking
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.buffers import Specs
-from fewtune.timing.timer import Race
+from fewtune.timing.timer import Measured, Race
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
-from fewtune.workers.build_queue import Building, building
 from fewtune.workers.pool import WorkerPool
+from fewtune.workers.worker import Worker
 
 # Rounds of a duel, and the seconds of a candidate in each.
 ROUNDS, ROUND_S = 6, 0.001
@@ -53,10 +52,8 @@ class Measurer:
 
     Attributes
     ----------
-    repeats : int
-        Measurements that were repeated, since the machine was slow.
     most_flops_s : float
-        Operations a second of the calibration kernel at its fastest; infinite where unknown.
+        Operations a second of multiply-adds; infinite where unknown.
     """
 
     pool: WorkerPool
@@ -65,12 +62,11 @@ class Measurer:
     checking: Checking = field(default_factory=Checking)
     phases: Phases = field(default_factory=Phases)
     failures: Counter[str] = field(default_factory=Counter)
-    repeats: int = 0
     most_flops_s: float = float("inf")
 
     def measure(
         self,
-        modules: list[tvm.IRModule] | Building[Built | Failure],
+        modules: Sequence[tvm.IRModule],
         specs: list[Specs],
         best_s: list[float | None],
         races: Sequence[Hashable] | None = None,
@@ -81,9 +77,8 @@ class Measurer:
 
         Parameters
         ----------
-        modules : list of IRModule, or Building
-            Scheduled modules, of one task or of several. With `building`, the workers begin before
-            the last of them is known.
+        modules : sequence of IRModule
+            Scheduled modules, of one task or of several.
         specs : list of Specs
             Their buffers.
         best_s : list of float or None
@@ -103,57 +98,51 @@ class Measurer:
         outcomes : list of Outcome
             In the order of ``modules``.
         """
-        if not isinstance(modules, Building):
-            with self.building() as whole:
-                whole.add(modules)
-                return self.measure(whole, specs, best_s, races, keys, checks)
         # All are in one new race, which no later call continues.
         races = [object()] * len(modules) if races is None else races
-        return self._measured_batch(modules, Batch(specs, best_s, races, keys, checks))
+        payload = [tvm.ir.save_json(module) for module in modules]
+        return self._measured_batch(payload, Batch(specs, best_s, races, keys, checks))
 
-    def _measured_batch(self, modules: Building[Built | Failure], batch: Batch) -> list[Outcome]:
-        """Build and race a batch that is known as a whole; see `measure`."""
-        payload = modules.payload
+    def _measured_batch(self, payload: list[str], batch: Batch) -> list[Outcome]:
+        """Build and race a batch of modules in TVM JSON; see `measure`."""
         if self.overlap:
             return self._overlapped(payload, batch)
         with self.phases.timed("build_s"):
-            built = modules.finished()
+            built = self.pool.build(payload)
         for place, result in enumerate(built):
             bar_s = batch.bar_s(place)
             outcome, result = self._race(result, payload[place], batch.specs[place], bar_s)
             made = result if isinstance(result, Built) else None
-            if batch.checks is not None and made is not None:
-                outcome = self._checked(outcome, made, batch.checks[place], bar_s)
+            if made is not None:
+                outcome = self._checked(outcome, made, batch, place)
             batch.end(place, outcome, made)
         outcomes = batch.settle(self.failures, self.pool.kept)
         with self.phases.timed("build_s"):
             self.pool.tidy()
         return outcomes
 
-    def building(self) -> AbstractContextManager[Building[Built | Failure]]:
-        """A batch that is compiled while modules are added, to be measured by `measure`."""
-        # If building and measuring overlap, a batch begins when all of it is known.
-        return building((lambda _: []) if self.overlap else self.pool.build)
-
     def _overlapped(self, payload: list[str], batch: Batch) -> list[Outcome]:
         started, checked_s = time.perf_counter(), self.phases.check_s
+        device_s = self.pool.device_s
 
-        def request(place: int) -> tuple[Any, ...]:
-            return batch.specs[place], Race(batch.bar_s(place), cold_weights=self.cold_weights)
+        def measurement(place: int, number: int) -> tuple[Any, ...]:
+            race = Race(batch.bar_s(place), cold_weights=self.cold_weights)
+            return Worker.measure, number, batch.specs[place], race
 
-        def done(place: int, result: Failure | list[float], built: Built | None) -> None:
-            outcome = Outcome.failed(result) if isinstance(result, Failure) else Outcome(result)
-            if batch.checks is not None and built is not None:
+        def done(place: int, built: Built | Failure, measured: Measured | None) -> None:
+            if isinstance(built, Failure):
+                batch.end(place, Outcome.failed(built), None)
+            elif measured is not None:
                 # Its worker is idle, and so is the device.
-                outcome = self._checked(outcome, built, batch.checks[place], batch.bar_s(place))
-            batch.end(place, outcome, built)
+                outcome = Outcome(measured.run_s)
+                batch.end(place, self._checked(outcome, built, batch, place), built)
 
-        running = Overlap(self.pool, payload, request, done)
-        running.run()
+        self.pool.run(payload, done, measurement)
         self.pool.tidy()
-        self.phases.run_s += running.device_s
+        device_s = self.pool.device_s - device_s
+        self.phases.run_s += device_s
         elapsed_s = time.perf_counter() - started
-        self.phases.build_s += elapsed_s - running.device_s - (self.phases.check_s - checked_s)
+        self.phases.build_s += elapsed_s - device_s - (self.phases.check_s - checked_s)
         return batch.settle(self.failures, None)
 
     def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
@@ -209,13 +198,13 @@ class Measurer:
                 for worker in workers:
                     try:
                         taken = self.pool.handles[worker].call(
-                            "duel",
+                            60 + 2 * _ROUNDS_A_VISIT,
+                            Worker.duel,
                             list(places[worker].values()),
                             specs,
                             min(_ROUNDS_A_VISIT, rounds - done),
                             round_s,
                             self.cold_weights,
-                            timeout_s=60 + 2 * _ROUNDS_A_VISIT,
                         )
                     except (WorkerLostError, RequestFailedError) as fault:
                         return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
@@ -246,16 +235,19 @@ class Measurer:
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.failed(Failure.of(fault, running=True)), result
 
-    def _checked(
-        self, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar_s: float | None
-    ) -> Outcome:
+    def _checked(self, outcome: Outcome, built: Built, batch: Batch, place: int) -> Outcome:
         """The outcome, after the check of its outputs if that is due."""
+        if batch.checks is None:
+            return outcome
+        wanted, bar_s = batch.checks[place], batch.bar_s(place)
         with self.phases.timed("check_s"):
-            return self.checking.checked(outcome, self._asker(built), built, wanted, bar_s)
+            ask = partial(self._verdict, built, wanted)
+            return self.checking.checked(outcome, ask, wanted, bar_s)
 
-    def _asker(self, built: Built) -> Callable[..., Any]:
-        """Sends requests to the worker that has a build."""
-        return self.pool.handles[built.worker].call
+    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Verdict:
+        """What the worker that has a build says about its outputs."""
+        handle = self.pool.handles[built.worker]
+        return handle.call(CHECK_LIMIT_S, Worker.check, built.number, wanted)
 
     def check(
         self, modules: Sequence[tvm.IRModule], checks: Sequence[ScheduleCheck]
@@ -278,7 +270,8 @@ class Measurer:
         for built, wanted in zip(self.build(modules), checks, strict=True):
             if isinstance(built, Built):
                 with self.phases.timed("check_s"):
-                    found.append(self.checking.verdict(self._asker(built), built, wanted))
+                    ask = partial(self._verdict, built, wanted)
+                    found.append(self.checking.verdict(ask, wanted))
             else:
                 found.append(built)
         self.pool.tidy()
@@ -289,12 +282,11 @@ class Measurer:
 
     def _measured(self, built: Built, specs: Specs, bar_s: float | None) -> list[float]:
         measured = self.pool.handles[built.worker].call(
-            "measure",
+            self.pool.options.run_timeout_s,
+            Worker.measure,
             built.number,
             specs,
             Race(bar_s, cold_weights=self.cold_weights),
-            timeout_s=self.pool.options.run_timeout_s,
         )
-        self.repeats += measured.repeats
         self.most_flops_s = measured.most_flops_s or self.most_flops_s
         return measured.run_s

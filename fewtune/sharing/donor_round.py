@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fewtune.sharing.candidates import Offers
-from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers.build_queue import Building
 
 FIRST: Literal["first donors"] = "first donors"
 # Candidates of several tasks are built together, so that no worker is idle.
@@ -87,23 +85,21 @@ class DonorRound:
         """Measure the offers of the next few tasks; return whether there were any."""
         session = self._session
         batch: list[_Opening] = []
-        with session.measurer.building() as modules:
-            for state in waiting:
-                session.announce(state)
-                with session.measurer.phases.timed("search_s"):
-                    batch.append(_Opening(state, offers_of(state)))
-                    modules.add(batch[-1].turn.modules)
-                if len(modules) >= _MODULES_A_BATCH:
-                    break
-            if batch:
-                self._measure(batch, modules)
+        for state in waiting:
+            session.announce(state)
+            with session.measurer.phases.timed("search_s"):
+                batch.append(_Opening(state, offers_of(state)))
+            if sum(len(opening.turn.proposals) for opening in batch) >= _MODULES_A_BATCH:
+                break
+        if batch:
+            self._measure(batch)
         return bool(batch)
 
-    def _measure(self, batch: list[_Opening], modules: Building[Built | Failure]) -> None:
+    def _measure(self, batch: list[_Opening]) -> None:
         """Measure a batch, note it, and learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
-        measured = session.take_turns(turns, modules, [opening.event_fields for opening in batch])
+        measured = session.take_turns(turns, [opening.event_fields for opening in batch])
         for turn in turns:
             self._had.add(turn.state.task.info.name)
             self._trials += len(turn.proposals)

@@ -185,7 +185,6 @@ def _report(
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),
-        repeated_measurements=state.repeats,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
 

@@ -1,8 +1,7 @@
 """How built candidates are timed in the process that built them: races, and duels.
 
 On a CPU, the caches are put into the state that a model leaves them in before each call
-(`fewtune.timing.cache_state`). A slow moment of the machine is noticed
-(`fewtune.timing.calibration`). The measuring thread keeps off the cores of TVM's thread pool
+(`fewtune.timing.cache_state`). The measuring thread keeps off the cores of TVM's thread pool
 (`fewtune.machine.affinity`).
 """
 
@@ -20,13 +19,12 @@ from fewtune.timing.buffers import Buffers, Specs, filler
 from fewtune.timing.cache_fill import rewriter, sliced
 from fewtune.timing.cache_flush import flusher
 from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
-from fewtune.timing.calibration import Attempt, Calibration, Measured
 from fewtune.util.switches import is_on
 
 # Single calls of one sample, if the caches are prepared before each.
 _MOST_SINGLE_CALLS = 8
-# The fastest of so many calls counts: one may wait for a sleeping thread or an interrupt.
-_CALIBRATION_CALLS = 4
+# The fastest of so many calls of multiply-adds is near the machine's peak.
+_FIXED_CALLS = 40
 
 
 class Race(NamedTuple):
@@ -45,6 +43,22 @@ class Race(NamedTuple):
     full_s: float = 0.006
     full_repeats: int = 5
     cold_weights: bool = False
+
+
+class Measured(NamedTuple):
+    """What a worker reports about a candidate's measurement.
+
+    Attributes
+    ----------
+    run_s : list of float
+        Seconds of one call, one sample for each repeat, from the longest measurement that it
+        reached.
+    most_flops_s : float or None
+        Operations a second of multiply-adds: about the machine's peak. None on a GPU or a board.
+    """
+
+    run_s: list[float]
+    most_flops_s: float | None = None
 
 
 class BuiltKernel(NamedTuple):
@@ -88,11 +102,9 @@ class Timer:
     Attributes
     ----------
     fixed_kernel : MultiplyAdd or None
-        What the calibration times.
+        What starts TVM's threads, and tells the machine's peak.
     caches : CacheState or None
         Prepares caches before a call. Like the kernel, it is made by `get_ready`, on a CPU.
-    calibration : Calibration or None
-        Made by the first measurement, on a CPU.
     """
 
     def __init__(
@@ -106,7 +118,7 @@ class Timer:
         self._device = device_of(target) if device is None else device
         self._threads = threads
         self._on_host = device is None and not has_own_device(target)
-        self.calibration: Calibration | None = None
+        self._most_flops_s: float | None = None
         self.fixed_kernel: Any = None
         self.caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
@@ -124,40 +136,31 @@ class Timer:
             )
 
     def race(self, built: BuiltKernel, specs: Specs, race: Race) -> Measured:
-        """Race a candidate; on a CPU, again while the machine is slow."""
+        """Race a candidate."""
         kernel = self._kernel(built, specs, cold=race.cold_weights)
         self._start_pool()
         with apart_from_the_pool():
-            if self.calibration is not None:
-                return self.calibration.measure(lambda: self._raced(kernel, race))
-            return Measured(self._raced(kernel, race).run_s)
+            return Measured(self._raced(kernel, race), self._most_flops_s)
 
     def _start_pool(self) -> None:
         """Start TVM's thread pool by calls of a kernel, so that its cores can be avoided."""
-        if self._on_host and self.calibration is None:
-            self.calibration = self._calibrated()
+        if self._on_host and self._most_flops_s is None:
+            fastest_s = min(self.fixed_kernel.once_s() for _ in range(_FIXED_CALLS))
+            self._most_flops_s = self.fixed_kernel.flops / fastest_s
 
-    def _calibrated(self) -> Calibration:
-        """Time the calibration kernel: once for each worker, before its first measurement."""
-        kernel = self.fixed_kernel
-        return Calibration(
-            lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
-        )
-
-    def _raced(self, kernel: _Kernel, race: Race) -> Attempt:
+    def _raced(self, kernel: _Kernel, race: Race) -> list[float]:
         first = self._evaluate(kernel, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
-            return Attempt(first, dropped=True)
+            return first
         estimate = first[0]
         calls = _calls(race.short_s, estimate, most=1000)
         short = self._evaluate(kernel, calls, race.short_repeats, estimate)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
-            return Attempt(short, dropped=False)
+            return short
         calls = _calls(race.full_s, estimate, most=10000)
-        full = self._evaluate(kernel, calls, race.full_repeats, estimate)
-        return Attempt(full, dropped=False)
+        return self._evaluate(kernel, calls, race.full_repeats, estimate)
 
     def duel(
         self,

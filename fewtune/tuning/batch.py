@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.runtime.tvm import tvm
 from fewtune.search import Proposal
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
-from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers.build_queue import Building
 
 
 class TaskBatch(NamedTuple):
@@ -44,11 +41,6 @@ class TaskBatch(NamedTuple):
         unknown = [each for key, each in fresh.items() if key not in state.known]
         return TaskBatch(state, unknown, proposals)
 
-    @property
-    def modules(self) -> list[tvm.IRModule]:
-        """The scheduled modules of the candidates."""
-        return [proposal.schedule.mod for proposal in self.proposals]
-
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
         """The candidates as trials, given their outcomes."""
         return [
@@ -57,17 +49,13 @@ class TaskBatch(NamedTuple):
         ]
 
 
-def measure_together(
-    measurer: Measurer, turns: list[TaskBatch], modules: Building[Built | Failure]
-) -> list[list[Outcome]]:
+def measure_together(measurer: Measurer, turns: list[TaskBatch]) -> list[list[Outcome]]:
     """Measure a batch, each task in a race of its own.
 
     Parameters
     ----------
     measurer : Measurer
     turns : list of TaskBatch
-    modules : Building
-        The modules of all turns, as the measurer builds them.
 
     Returns
     -------
@@ -79,7 +67,7 @@ def measure_together(
     names = [state.task.info.name for state, _ in everything]
     outcomes = iter(
         measurer.measure(
-            modules,
+            [proposal.schedule.mod for _, proposal in everything],
             [specs[name] for name in names],
             [state.progress.bar_s for state, _ in everything],
             races=names,
@@ -103,9 +91,4 @@ def split_cost(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]
     whole = sum(counts)
     phases = Phases(**spent["phases"])
     parts = [count / whole if whole else 1 / len(counts) for count in counts]
-    # It is not known which task's measurements were repeated: the first event has all repeats.
-    repeats = [spent["repeats"], *(0 for _ in counts[1:])]
-    return [
-        {"phases": phases.times(part).as_json(), "repeats": again}
-        for part, again in zip(parts, repeats, strict=True)
-    ]
+    return [{"phases": phases.times(part).as_json()} for part in parts]

@@ -37,7 +37,6 @@ class RunState:
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
-        self.repeats = 0
         self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.resumed_trials = 0
         self.stopped_by: StoppedBy | None = None
@@ -72,7 +71,6 @@ class RunState:
         self.stolen_s = event.get("stolen_s", self.stolen_s)
         if "phases" in event:
             self.phases.add(Phases(**event["phases"]))
-        self.repeats += event.get("repeats", 0)
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
             self.patience = event.get("patience")

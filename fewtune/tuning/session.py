@@ -27,14 +27,12 @@ from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.remeasure import Duel, measure_duels, near_fastest
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import PriorResult, TaskState
-from fewtune.workers.build_queue import Building
 from fewtune.workers.pool import WorkerPool
 
 
@@ -48,7 +46,7 @@ class JournaledRun:
     journal : Journal
     progress : Progress
     measurer : Measurer
-        Its phases and repeats are noted with the events they belong to.
+        Its phases are noted with the events they belong to.
     clock : callable
         Monotonic seconds.
     """
@@ -97,10 +95,9 @@ class JournaledRun:
         self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
     def spent(self) -> dict[str, Any]:
-        """The cost of a batch, for its event: seconds by phase, and repeated measurements."""
+        """The cost of a batch, for its event: seconds by phase."""
         phases, self.measurer.phases = self.measurer.phases, Phases()
-        repeats, self.measurer.repeats = self.measurer.repeats, 0
-        return {"phases": phases.as_json(), "repeats": repeats}
+        return {"phases": phases.as_json()}
 
 
 class Searches:
@@ -367,17 +364,15 @@ class Session(JournaledRun):
         Each event also gets the entries of ``event_fields``.
         """
         turns: list[TaskBatch] = []
-        with self.measurer.building() as modules:
-            for state in states:
-                if room <= 0:
-                    break
-                self.announce(state)
-                with self.measurer.phases.timed("search_s"):
-                    proposed = self.searches.of(state).next_batch(min(room, self._most_of(state)))
-                    turns.append(TaskBatch.of(state, proposed))
-                    modules.add(turns[-1].modules)
-                room -= len(turns[-1].proposals)
-            self.take_turns(turns, modules, [event_fields for _ in turns])
+        for state in states:
+            if room <= 0:
+                break
+            self.announce(state)
+            with self.measurer.phases.timed("search_s"):
+                proposed = self.searches.of(state).next_batch(min(room, self._most_of(state)))
+                turns.append(TaskBatch.of(state, proposed))
+            room -= len(turns[-1].proposals)
+        self.take_turns(turns, [event_fields for _ in turns])
         for turn in turns:
             state = turn.state
             if len(turns) > 1:
@@ -389,22 +384,17 @@ class Session(JournaledRun):
             yield turn
 
     def take_turns(
-        self,
-        turns: list[TaskBatch],
-        modules: Building[Built | Failure],
-        event_fields: list[dict[str, Any]],
+        self, turns: list[TaskBatch], event_fields: list[dict[str, Any]]
     ) -> list[list[Outcome]]:
         """Measure the candidates of several tasks, and note them, one event for each task.
 
         Parameters
         ----------
         turns : list of TaskBatch
-        modules : Building
-            The candidates' modules, which the workers are building.
         event_fields : list of dict
             Further entries of each task's event.
         """
-        measured = measure_together(self.measurer, turns, modules)
+        measured = measure_together(self.measurer, turns)
         parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
         for turn, outcomes, spent, more in zip(turns, measured, parts, event_fields, strict=True):
             trials = [trial.as_json() for trial in turn.trials(outcomes)]

@@ -213,7 +213,6 @@ def _report(
         run_s=round(state.phases.run_s, 3),
         model_update_s=round(state.phases.model_update_s, 3),
         check_s=round(state.phases.check_s, 3),
-        repeated_measurements=state.repeats,
         cold_weights=cold_weights,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )

@@ -30,11 +30,11 @@ def serve(connection: Connection, kind: str) -> None:
     connection.send(("ready", os.getpid()))
     while True:
         try:
-            verb, *arguments = connection.recv()
+            method, arguments, named = connection.recv()
         except (EOFError, ConnectionResetError):
             return
         try:
-            reply = ("ok", getattr(worker, verb)(*arguments))
+            reply = ("ok", method(worker, *arguments, **named))
         except MemoryError:
             reply = ("failed", "out of memory")
         except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)

@@ -28,8 +28,7 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
-from fewtune.timing.calibration import Measured
-from fewtune.timing.timer import BuiltKernel, Race, Timer
+from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 from fewtune.workers.worker import resident_bytes
 
@@ -147,7 +146,9 @@ class BoardRunner:
 
         return self._on_board(checked)
 
-    def duel(self, numbers: list[int], specs: Specs, rounds: int, round_s: float) -> Any:
+    def duel(
+        self, numbers: list[int], specs: Specs, rounds: int, round_s: float
+    ) -> list[list[float]]:
         """Measure candidates in turn; see `Timer.duel`."""
         return self._on_board(
             lambda timer: timer.duel([self._kernel(n) for n in numbers], specs, rounds, round_s)

@@ -8,16 +8,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fewtune.errors import MachineError, disk_line
 from fewtune.process.child_python import child_python, ending
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
 from fewtune.util.files import full_disk
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+_START_S = 120
 
 
 @dataclass(frozen=True)
@@ -45,38 +49,37 @@ class WorkerOptions:
 
 @dataclass
 class WorkerHandle:
-    """One worker process."""
+    """One worker process: an object of class ``kind``, made of ``settings``.
 
-    target_json: str
+    A request is one of its methods, and the arguments.
+    """
+
+    kind: type
+    settings: tuple[Any, ...]
     threads: int
-    options: WorkerOptions
-    # The class that answers. It is made with `settings`; if empty, with target, threads and memory
-    # limit.
-    kind: str = "fewtune.workers.worker:Worker"
-    settings: tuple[Any, ...] = ()
     builds: int = 0
+    lives: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
     _ready: bool = False
-    lives: int = 0
 
     def start(self) -> None:
         """Start the process; it gets ready while the caller goes on."""
         here, there = socket.socketpair()
-        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
         path = os.pathsep.join(p for p in sys.path if p)
+        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
+        place = f"{self.kind.__module__}:{self.kind.__qualname__}"
         # The socket is its standard input, which every way of starting Python passes on.
         self._process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.workers", self.kind],
+            [child_python(), "-m", "fewtune.workers", place],
             stdin=there.fileno(),
             env={**os.environ, **environment, "PYTHONPATH": path},
         )
         there.close()
         self._connection = Connection(here.detach())
-        # A process that dies immediately is noticed when `get_ready` is awaited.
+        # A process that dies immediately is noticed when it is waited for.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            own = (self.target_json, self.threads, self.options.memory_limit_bytes)
-            self._connection.send(self.settings or own)
+            self._connection.send(self.settings)
         self._ready = False
         self.builds = 0
         self.lives += 1
@@ -92,7 +95,12 @@ class WorkerHandle:
         assert self._connection is not None
         return self._connection
 
-    def send(self, *request: Any) -> None:
+    def send(
+        self,
+        method: Callable[Concatenate[Any, Given], object],
+        *arguments: Given.args,
+        **named: Given.kwargs,
+    ) -> None:
         """Send a request; its reply is fetched by `receive`.
 
         Raises
@@ -103,11 +111,11 @@ class WorkerHandle:
         connection = self.connection
         self._await_ready()
         try:
-            connection.send(request)
+            connection.send((method, arguments, named))
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost() from None
 
-    def receive(self, timeout_s: float, timeout_cause: str) -> Any:
+    def receive(self, timeout_s: float, timeout_cause: str = "run_timeout") -> Any:
         """Wait for the reply to the oldest request.
 
         Raises
@@ -120,24 +128,23 @@ class WorkerHandle:
             If the system refused the worker room on a disk, or the like; or if it died on a full
             disk.
         """
-        connection = self.connection
-        try:
-            if not connection.poll(timeout_s):
-                self.kill()
-                raise WorkerLostError(timeout_cause, f"no answer in {timeout_s:g} s, killed")
-            status, value = connection.recv()
-        except (EOFError, ConnectionResetError):
-            raise self._lost() from None
+        status, value = self._received(timeout_s, timeout_cause, f"no answer in {timeout_s:g} s")
         if status == "failed":
             raise RequestFailedError(value)
         if status == "machine":
             raise MachineError(value)
         return value
 
-    def call(self, *request: Any, timeout_s: float) -> Any:
+    def call(
+        self,
+        timeout_s: float,
+        method: Callable[Concatenate[Any, Given], Result],
+        *arguments: Given.args,
+        **named: Given.kwargs,
+    ) -> Result:
         """Send a request and wait for its reply."""
-        self.send(*request)
-        return self.receive(timeout_s, "run_timeout")
+        self.send(method, *arguments, **named)
+        return self.receive(timeout_s)
 
     def lost_since(self, built: Built) -> bool:
         """Whether the process that held ``built`` is gone."""
@@ -153,53 +160,59 @@ class WorkerHandle:
         self._process = self._connection = None
 
     def _await_ready(self) -> None:
-        if self._ready:
-            return
+        if not self._ready:
+            self._received(_START_S, "worker_crash", f"a worker did not start in {_START_S} s")
+            self._ready = True
+
+    def _received(self, timeout_s: float, cause: str, late: str) -> Any:
+        """The next message; a worker that sends none in time is killed."""
+        connection = self.connection
         try:
-            if not self.connection.poll(120):
+            if not connection.poll(timeout_s):
                 self.kill()
-                raise WorkerLostError("worker_crash", "a worker did not start in 120 s")
-            self.connection.recv()
+                raise WorkerLostError(cause, f"{late}, killed")
+            return connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._lost() from None
-        self._ready = True
 
     def _lost(self) -> WorkerLostError | MachineError:
         code = self._process.wait() if self._process is not None else None
-        no_room = None
+        self.kill()
         if code is not None and code < 0:
             no_room = full_disk(Path(tempfile.gettempdir()))
-        self.kill()
-        if no_room is not None:
-            # A full disk is no candidate's fault: it must not be noted as failed.
-            return MachineError(disk_line(no_room))
+            if no_room is not None:
+                # A full disk is no candidate's fault: it must not be noted as failed.
+                return MachineError(disk_line(no_room))
         return WorkerLostError("worker_crash", f"a worker {ending(code)}")
 
 
 def call_all(
     handles: Sequence[WorkerHandle],
-    requests: Sequence[tuple[Any, ...]],
     timeout_s: float,
-    timeout_cause: str,
-) -> list[Any]:
-    """Send each of some workers its own request, then wait for all replies.
+    method: Callable[..., Result],
+    arguments: Sequence[tuple[Any, ...]],
+) -> list[Result]:
+    """Have each of some workers do its own request, all at once; return their replies in order.
 
-    Returns
-    -------
-    replies : list
-        In the order of ``handles``; an exception in place of a missing reply is not raised.
+    Raises
+    ------
+    WorkerLostError, RequestFailedError
+        The first one, once all have answered.
     """
-    replies: list[Any] = []
-    for handle, request in zip(handles, requests, strict=True):
+    replies: list[Result] = []
+    faults: list[WorkerLostError | RequestFailedError] = []
+    asked = []
+    for handle, given in zip(handles, arguments, strict=True):
         try:
-            handle.send(*request)
-            replies.append(None)
+            handle.send(method, *given)
+            asked.append(handle)
         except WorkerLostError as lost:
-            replies.append(lost)
-    for place, handle in enumerate(handles):
-        if replies[place] is None:
-            try:
-                replies[place] = handle.receive(timeout_s, timeout_cause)
-            except (WorkerLostError, RequestFailedError) as fault:
-                replies[place] = fault
+            faults.append(lost)
+    for handle in asked:
+        try:
+            replies.append(handle.receive(timeout_s, "build_timeout"))
+        except (WorkerLostError, RequestFailedError) as fault:
+            faults.append(fault)
+    if faults:
+        raise faults[0]
     return replies

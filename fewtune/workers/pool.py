@@ -10,20 +10,50 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from fewtune.errors import MachineError
 from fewtune.process.child_python import SHOW_STDERR
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.build_cache import Kept
-from fewtune.workers.build_queue import Feed
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
+from fewtune.workers.worker import Worker
 
-# Workers that a call of `WorkerPool.build` may lose before they take a candidate.
+# Workers that a batch may lose before they take a candidate.
 _MOST_IDLE_DEATHS = 5
 _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
+# Built candidates that a worker may hold while it waits for the device.
+_MOST_WAITING = 4
+
+# Given a candidate's place, its number: the request that measures it.
+Measurement = Callable[[int, int], tuple[Any, ...]]
+# Takes a candidate's place, its build, and what the measurement gave.
+Done = Callable[[int, Built | Failure, Any], None]
+
+
+class Builder(Protocol):
+    """The methods of a worker that a pool calls."""
+
+    def build(self, number: int, module_json: str) -> float:
+        """Compile candidate ``number``; return the seconds it took."""
+
+    def forget(self, kept: list[int]) -> None:
+        """Drop builds that are not kept."""
+
+    def resident_bytes(self) -> int:
+        """Memory that counts for the worker's replacement."""
+
+
+class _Request(NamedTuple):
+    """What a worker is doing: building one candidate, or measuring its build."""
+
+    place: int
+    number: int
+    deadline_s: float
+    built: Built | None
 
 
 class WorkerPool:
@@ -39,7 +69,7 @@ class WorkerPool:
         Processes; as many as the cores that build.
     options : WorkerOptions
     kind, settings
-        As of `WorkerHandle`.
+        The workers' class, and what it is made of.
 
     Attributes
     ----------
@@ -53,17 +83,20 @@ class WorkerPool:
         threads: int,
         workers: int,
         options: WorkerOptions | None = None,
-        kind: str = WorkerHandle.kind,
+        kind: type[Builder] = Worker,
         settings: tuple[Any, ...] = (),
     ) -> None:
         self.options = options or WorkerOptions()
+        self._kind = kind
+        own = (target_json, threads, self.options.memory_limit_bytes)
         self.handles = [
-            WorkerHandle(target_json, threads, self.options, kind, settings)
-            for _ in range(max(1, workers))
+            WorkerHandle(kind, settings or own, threads) for _ in range(max(1, workers))
         ]
         self.kept = Kept()
         self._next_number = 0
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
+        # Seconds for which a device of its own was busy.
+        self.device_s = 0.0
         for handle in self.handles:
             handle.start()
 
@@ -91,18 +124,13 @@ class WorkerPool:
         usual_s = statistics.median(self._build_s)
         return min(limit_s, max(_LEAST_BUILD_LIMIT_S, 10 * usual_s))
 
-    def next_number(self) -> int:
-        """A number that no candidate of this pool has had."""
-        self._next_number += 1
-        return self._next_number
-
-    def build(self, modules: list[str] | Feed) -> list[Built | Failure]:
+    def build(self, modules: list[str]) -> list[Built | Failure]:
         """Compile modules, each on a free worker.
 
         Parameters
         ----------
-        modules : list of str, or Feed
-            Scheduled modules as TVM JSON; an open feed is waited for.
+        modules : list of str
+            Scheduled modules as TVM JSON.
 
         Returns
         -------
@@ -114,21 +142,62 @@ class WorkerPool:
         MachineError
             If workers keep dying before they take a candidate.
         """
-        feed = modules if isinstance(modules, Feed) else Feed(modules)
         results: dict[int, Built | Failure] = {}
-        busy: dict[int, tuple[int, int, float]] = {}
+
+        def done(place: int, built: Built | Failure, _: object) -> None:
+            results[place] = built
+
+        self.run(modules, done)
+        return [results[place] for place in sorted(results)]
+
+    def run(self, modules: list[str], done: Done, measurement: Measurement | None = None) -> None:
+        """Compile modules, and measure each one meanwhile, if asked for, once the device is free.
+
+        While a GPU runs a kernel, the processor is idle: the other workers go on building. On a
+        CPU, builds and measurements would share cores, which doubles or triples the times.
+
+        Parameters
+        ----------
+        modules : list of str
+        done : callable
+            Called for each candidate: with a failure, with its build, or with its build and the
+            reply to its measurement.
+        measurement : callable, optional
+            Gives the request that measures a candidate.
+
+        Raises
+        ------
+        MachineError
+            If workers keep dying before they take a candidate.
+        """
+        queue = deque(range(len(modules)))
+        busy: dict[int, _Request] = {}
+        waiting: list[tuple[int, Built]] = []
         idle_deaths = 0
-        while feed.goes_on or busy:
-            for index in range(len(self.handles)):
-                place = feed.take() if index not in busy else None
-                if place is None:
+        while queue or waiting or busy:
+            for index in [i for i in range(len(self.handles)) if i not in busy]:
+                mine = [each for each in waiting if each[1].worker == index]
+                is_free = not any(request.built for request in busy.values())
+                if mine and is_free and measurement is not None:
+                    place, built = mine[0]
+                    waiting.remove(mine[0])
+                    if self.handles[index].lost_since(built):
+                        queue.appendleft(place)
+                        continue
+                    asked = measurement(place, built.number)
+                    request = _Request(place, built.number, self.options.run_timeout_s, built)
+                elif queue and len(mine) < _MOST_WAITING:
+                    place = queue.popleft()
+                    self._next_number += 1
+                    request = _Request(place, self._next_number, self.build_limit_s, None)
+                    asked = (self._kind.build, self._next_number, modules[place])
+                else:
                     continue
-                number = self.next_number()
                 try:
-                    self.handles[index].send("build", number, feed[place])
+                    self.handles[index].send(*asked)
                 except WorkerLostError as lost:
                     # The worker died while idle. It is not this candidate's fault: try it again.
-                    feed.put_back(place)
+                    queue.appendleft(request.place)
                     idle_deaths += 1
                     if idle_deaths > _MOST_IDLE_DEATHS:
                         raise MachineError(
@@ -136,41 +205,41 @@ class WorkerPool:
                             f"{SHOW_STDERR}=1 to see why"
                         ) from None
                     continue
-                busy[index] = (place, number, time.monotonic() + self.build_limit_s)
-            for index in self._awaited(busy, feed):
-                place, number, _ = busy.pop(index)
-                results[place] = self._built(index, number)
-        return [results[place] for place in sorted(results)]
+                busy[index] = request._replace(deadline_s=time.monotonic() + request.deadline_s)
+            for index in self._awaited(busy):
+                ended = busy.pop(index)
+                reply = self._reply(index, ended)
+                if isinstance(reply, Built) and measurement is not None:
+                    waiting.append((ended.place, reply))
+                elif ended.built is None or isinstance(reply, Failure):
+                    done(ended.place, reply, None)
+                else:
+                    done(ended.place, ended.built, reply)
 
-    def _awaited(self, busy: dict[int, tuple[int, int, float]], feed: Feed) -> set[int]:
+    def _awaited(self, busy: dict[int, _Request]) -> set[int]:
         """Wait for an event; return the workers that answered or exceeded their time."""
-        connections = {self.handles[index].connection: index for index in busy}
-        news = [feed.news] if feed.news is not None and feed.goes_on else []
-        if not connections and not news:
+        if not busy:
             return set()
-        first_deadline = min((deadline for _, _, deadline in busy.values()), default=None)
-        limit_s = None if first_deadline is None else max(0.0, first_deadline - time.monotonic())
-        ready = wait([*connections, *news], limit_s)
-        if feed.news in ready:
-            feed.read_news()
-        now_s = time.monotonic()
-        late = [index for index, (_, _, deadline) in busy.items() if deadline <= now_s]
-        return {*(connections[c] for c in ready if c is not feed.news), *late}  # type: ignore[index]
+        connections = {self.handles[index].connection: index for index in busy}
+        first_s = min(request.deadline_s for request in busy.values())
+        ready = wait(connections, max(0.0, first_s - time.monotonic()))
+        late = [i for i, request in busy.items() if request.deadline_s <= time.monotonic()]
+        return {*(connections[each] for each in ready), *late}  # type: ignore[index]
 
-    def _built(self, index: int, number: int) -> Built | Failure:
-        handle = self.handles[index]
+    def _reply(self, index: int, request: _Request) -> Any:
+        """What a worker answers to a request; `Built` for a build."""
+        handle, is_run = self.handles[index], request.built is not None
         try:
-            build_s = handle.receive(0.001, "build_timeout")
+            reply = handle.receive(0.001, "run_timeout" if is_run else "build_timeout")
         except (WorkerLostError, RequestFailedError) as fault:
-            return Failure.of(fault, running=False)
-        return self.built(index, number, build_s)
-
-    def built(self, index: int, number: int, build_s: float) -> Built:
-        """Note a build of worker ``index``."""
-        handle = self.handles[index]
+            return Failure.of(fault, running=is_run)
+        if is_run:
+            began_s = request.deadline_s - self.options.run_timeout_s
+            self.device_s += time.monotonic() - began_s
+            return reply
         handle.builds += 1
-        self._build_s.append(build_s)
-        return Built(index, number, handle.lives)
+        self._build_s.append(reply)
+        return Built(index, request.number, handle.lives)
 
     def kept_build(self, workload: str, key: str) -> Built | None:
         """The build of a task's trace, if a worker still has it."""
@@ -182,12 +251,10 @@ class WorkerPool:
         """Drop builds that are not kept; replace workers that are too old or too large."""
         for index, handle in enumerate(self.handles):
             try:
-                handle.call("forget", self.kept.numbers(index), timeout_s=10)
-                resident = handle.call("resident_bytes", timeout_s=10)
+                handle.call(10, self._kind.forget, self.kept.numbers(index))
+                resident = handle.call(10, self._kind.resident_bytes)
             except (WorkerLostError, RequestFailedError):
-                handle.kill()
-                handle.start()
-                continue
+                resident = self.options.recycle_bytes + 1
             too_large = resident > self.options.recycle_bytes
             if too_large or handle.builds >= self.options.recycle_builds:
                 handle.kill()

@@ -26,9 +26,8 @@ from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_fill import parallel_axis
-from fewtune.timing.calibration import Measured
 from fewtune.timing.interference import ContenderSamples
-from fewtune.timing.timer import BuiltKernel, Race, Timer
+from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
 # How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:

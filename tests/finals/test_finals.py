@@ -26,6 +26,7 @@ from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner
 from fewtune.workers.handle import WorkerHandle
 from fewtune.workers.pool import WorkerPool
+from fewtune.workers.worker import Worker
 from tests import tuned_tiny
 from tests.made.tasks import made_task, trial
 
@@ -188,14 +189,14 @@ def test_what_workers_have_is_not_compiled_again(
         pools.append(measurer.pool)
         return hold(self, contenders, measurer)
 
-    def noted(self: WorkerHandle, name: str, *arguments: Any) -> None:
-        if name == "export":
+    def noted(self: WorkerHandle, method: Any, *arguments: Any) -> None:
+        if method is Worker.export:
             exported.extend(arguments[0].values())
-        if name == "link":
+        if method is Worker.link:
             keys = [each.key for each in arguments[1].values()]
             linked.extend(keys)
             kept.extend(k for k in keys for w in workloads if k and pools[-1].kept_build(w, k))
-        send(self, name, *arguments)
+        send(self, method, *arguments)
 
     monkeypatch.setattr(finals.Finals, "hold", begun)
     monkeypatch.setattr(WorkerHandle, "send", noted)

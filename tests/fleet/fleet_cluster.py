@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import distributed
@@ -49,14 +49,14 @@ def _has_workers(at: str, count: int) -> bool:
 
 
 @contextmanager
-def cluster(count: int, tls: Sequence[str] = ()) -> Iterator[str]:
-    """A scheduler with so many workers, with Dask's options of TLS; gives its address."""
+def cluster(count: int) -> Iterator[str]:
+    """A scheduler with so many workers; gives its address."""
     port = free_port()
-    at = f"{'tls' if tls else 'tcp'}://127.0.0.1:{port}"
-    scheduler = ["--host", at.rpartition(":")[0], "--port", str(port), "--no-dashboard", *tls]
+    at = f"tcp://127.0.0.1:{port}"
+    scheduler = ["--host", "tcp://127.0.0.1", "--port", str(port), "--no-dashboard"]
     started = [start([sys.executable, "-m", "distributed.cli.dask_scheduler", *scheduler])]
     try:
-        started += [start(command(at, ["--death-timeout", "90", *tls])) for _ in range(count)]
+        started += [start(command(at, ["--death-timeout", "90"])) for _ in range(count)]
         until(lambda: _has_workers(at, count), _START_S, pause_s=0.3)
         yield at
     finally:

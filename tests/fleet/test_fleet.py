@@ -217,3 +217,6 @@ def test_an_address_where_nobody_is_is_told() -> None:
         fingerprint("tcp://127.0.0.1:1")
     with pytest.raises(InputError, match="local:2"):
         fingerprint("local:none")
+    # No certificate is set here.
+    with pytest.raises(MachineError, match="is reached by TLS, and no certificate is set"):
+        fingerprint("tls://127.0.0.1:1")

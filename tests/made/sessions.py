@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fewtune.measure.measurer import Specs
@@ -18,29 +17,24 @@ from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.worker_reply import Built
 from fewtune.tuning.session import Session
-from fewtune.workers.build_queue import Building, building
 from tests import tuned_tiny
 
 BATCH_S = 10.0
 
 
 class CountingMeasurer:
-    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch.
-
-    It says of each batch that one of its measurements was repeated.
-    """
+    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch."""
 
     def __init__(self) -> None:
         self.pool = tuned_tiny.pool()
         self.phases = Phases()
         self.failures: Counter[str] = Counter()
-        self.repeats = 0
         self.most_flops_s = float("inf")
         self.now_s = 0.0
 
     def measure(
         self,
-        modules: list[tvm.IRModule] | Building[Built],
+        modules: list[tvm.IRModule],
         specs: list[Specs],
         best_s: list[float | None],
         races: list[str] | None = None,
@@ -50,11 +44,7 @@ class CountingMeasurer:
         assert len(modules) == len(specs) == len(best_s)
         assert all(each is None or len(each) == len(modules) for each in (races, keys, checks))
         self.now_s += BATCH_S
-        self.repeats += 1
         return [Outcome([1e-3])] * len(modules)
-
-    def building(self) -> AbstractContextManager[Building[Built]]:
-        return building(lambda _: [])
 
     def build(self, wanted: list[Built | tvm.IRModule]) -> list[Built | tvm.IRModule]:
         return wanted

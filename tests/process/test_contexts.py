@@ -45,17 +45,6 @@ def test_the_collector_is_afterwards_what_it_was(before: bool) -> None:
         gc.enable() if was_enabled else gc.disable()
 
 
-def test_what_is_loaded_for_good_is_not_scanned_again() -> None:
-    try:
-        with without_gc(for_good=True):
-            kept = [object()]
-            kept.append(kept)
-        assert gc.get_freeze_count() > 0
-        assert not any(each is kept for each in gc.get_objects())
-    finally:
-        gc.unfreeze()
-
-
 ENDING = """
 import atexit, gc
 from fewtune.process.contexts import end_without_scans

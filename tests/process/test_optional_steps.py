@@ -39,19 +39,6 @@ def test_steps_that_spoil_the_result_are_found(culprits: list[str], quick: tuple
     assert made == [name for name in NAMES if name not in culprits]
 
 
-def test_a_step_that_saves_time_is_used_while_another_one_is_sought() -> None:
-    tried = []
-
-    def attempt(steps: OptionalSteps) -> None:
-        tried.append(made_of(steps))
-        if steps.uses("pad"):
-            raise VerificationError("outputs differ")
-
-    _, left_out = with_most_steps(attempt, NAMES, quick=("schedule",))
-    assert list(left_out) == ["pad"]
-    assert all("schedule" in used for used in tried)
-
-
 def test_what_was_not_asked_for_is_neither_used_nor_reported() -> None:
     made, left_out = with_most_steps(made_of, NAMES, {"winograd": "never"})
     assert made == ["fold", "layout", "pad", "schedule"]

@@ -68,15 +68,6 @@ def test_only_what_may_have_been_written_or_is_larger_is_filled_again() -> None:
     assert fill.elements == [6, 20]
 
 
-def test_what_was_written_is_filled_anew_for_the_next_task() -> None:
-    buffers = made(Counted())
-    (written, _) = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
-    written.copyfrom(np.full((2, 3), 7, "float32"))
-    buffers.forget()
-    (given, _) = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
-    assert (given.numpy() == 1).all()
-
-
 def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_anew() -> None:
     fill = Counted()
     buffers = made(fill)
@@ -94,14 +85,6 @@ def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_ane
     assert fill.elements == [6, 20]
     assert (weights.numpy() == 1).all()
     assert buffers.lend(12) is not None
-
-
-def test_dtypes_do_not_share_memory() -> None:
-    buffers = made(Counted())
-    (first,) = buffers.arguments([([4], "float32")], [(4,)], [0])
-    (other,) = buffers.arguments([([4], "int32")], [(4,)], [0])
-    assert first.data_ptr() != other.data_ptr()
-    assert buffers.held_bytes == 32
 
 
 def test_no_more_is_held_than_may_be() -> None:

@@ -12,10 +12,8 @@ import pytest
 from fewtune.finals.finalists import FinalistRules, contenders_in_model, contenders_of
 from fewtune.schedule.space import parallel_axis
 from fewtune.schedule.space.parallel_axis import usual_axis
-from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.timing import interference
-from fewtune.trial.trial import Trial, trace_key
-from tests import tuned_tiny
+from fewtune.trial.trial import Trial
 from tests.made.tasks import made_task
 
 ROWS, COLUMNS = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [4, 1, 1, 2]]
@@ -75,15 +73,6 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
     assert samples["reader"] == [[1.0] * 8, [10.0] * 8]
 
 
-def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
-    picked = runs(4, 1)
-    times_s = np.tile([1.0, 2.0, 4.0], (4, 1))
-    samples = interference.charged(
-        times_s, ["writer", "writer", "reader"], picked, [{1}, {2}, set()]
-    )
-    assert samples == {"writer": [[3.0] * 4], "reader": [[4.0] * 4]}
-
-
 @pytest.mark.parametrize(
     ("given", "axis"),
     [
@@ -98,23 +87,6 @@ def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
 )
 def test_the_axis_that_threads_part_first(given: Any, axis: int | None) -> None:
     assert parallel_axis.parallel_axis(json.dumps(given)) == axis
-
-
-def test_a_real_trace_tells_what_its_threads_part() -> None:
-    space = SearchSpace(tuned_tiny.convolutions()["a"].mod, tuned_tiny.target())
-    random = np.random.default_rng(0)
-    found = set()
-    for seed in range(1, 25):
-        point = space.random_point(random)
-        (made,) = space.make_all([point], [seed])
-        if made.schedule is None:
-            continue
-        tiles = [d for d in made.point.decisions if isinstance(d, tuple) and len(d) == 4]
-        expected = next((axis for axis, tile in enumerate(tiles) if tile[0] > 1), None)
-        axis = parallel_axis.parallel_axis(trace_key(made.schedule.trace))
-        assert axis == expected
-        found.add(axis)
-    assert len(found) > 1
 
 
 # The times below are a thousand times those of real kernels.
@@ -154,22 +126,6 @@ def test_where_the_fastest_parts_the_usual_axis_all_contenders_do() -> None:
     assert names_of(in_model(ranked, 0.003, 4, usual=0)) == ["0"]
 
 
-def test_nobody_gives_way_where_one_is_among_them_or_all_are_far() -> None:
-    ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
-    among = [ranked[0], made_trial("rows", 1.05, ROWS), *ranked[1:]]
-    assert names_of(in_model(among, 0.5, 4, usual=0)) == ["0", "rows", "1", "2"]
-    far = [*ranked, made_trial("rows", 1.6, ROWS)]
-    assert names_of(in_model(far, 0.5, 4, usual=0)) == ["0", "1", "2", "3"]
-    assert names_of(in_model(far, 0.003, 4, usual=0)) == ["0"]
-
-
-def test_of_those_that_are_as_fast_the_one_that_parts_the_usual_axis_comes_first() -> None:
-    ranked = [made_trial("0", 1.0, COLUMNS), made_trial("rows", 1.02, ROWS)]
-    assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["rows", "0"]
-    slower = [ranked[0], made_trial("rows", 1.1, ROWS)]
-    assert names_of(in_model(slower, 0.5, 4, usual=0)) == ["0", "rows"]
-
-
 @pytest.mark.parametrize(
     ("anchor", "result", "axis"),
     [
@@ -199,7 +155,3 @@ def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:
         [4],
         [],
     ]
-
-
-def test_memory_that_is_written_in_place_follows_nobody_twice() -> None:
-    assert interference.followers([([], [1]), ([1], [1]), ([1], [2])]) == [[1], [2], []]

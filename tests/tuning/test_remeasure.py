@@ -38,9 +38,7 @@ def raced(measurer: Measurer, count: int) -> tuple[TaskState, list[Trial]]:
     made = [space.make(space.random_point(random), seed) for seed in range(1, count + 1)]
     proposals = [Proposal(each.schedule, each.point) for each in made if each.schedule is not None]
     turn = TaskBatch.of(state, proposals)
-    with measurer.building() as modules:
-        modules.add(turn.modules)
-        (outcomes,) = measure_together(measurer, [turn], modules)
+    (outcomes,) = measure_together(measurer, [turn])
     for proposal, outcome in zip(turn.proposals, outcomes, strict=True):
         state.add(Trial.of(proposal.schedule, outcome))
     return state, state.ranked()

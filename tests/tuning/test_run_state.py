@@ -118,13 +118,12 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
             {"kind": "start", "task": "a"},
             {"kind": "default", "task": "a", "elapsed_s": 1, "trial": DEFAULT.as_json()},
             {"kind": "default", "task": "b", "elapsed_s": 2, "trial": SLOW.as_json()},
-            {"kind": "phases", "elapsed_s": 3, "phases": phases, "repeats": 2},
+            {"kind": "phases", "elapsed_s": 3, "phases": phases},
             {
                 "kind": "batch",
                 "task": "a",
                 "elapsed_s": 13,
                 "phases": phases,
-                "repeats": 3,
                 "trials": [{**FAST.as_json(), "pace": 1.5}, FAILED.as_json()],
             },
             {"kind": "crash", "task": "a", "signal": "SIGSEGV"},
@@ -134,7 +133,6 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     assert (run.trials, run.resumed_trials, run.elapsed_s) == (2, 2, 14)
     assert run.stopped_by == "converged"
     assert run.phases.total_s() == 20.0
-    assert run.repeats == 5
     state = run.tasks["a"]
     assert (state.spent_s, state.progress.best_s, state.progress.trials) == (10.0, [1.0], 2)
     assert (state.crashed, state.progress.finished) == ("SIGSEGV", "crashed")

@@ -49,15 +49,6 @@ def test_the_written_log_is_tvms_own() -> None:
     assert sum(map(float, best.run_secs)) * 1e3 == pytest.approx(line.best_ms)
 
 
-def test_repeated_measurements_are_journalled(tmp_path: Path) -> None:
-    tuned = session(tmp_path / "journal.jsonl", "c")
-    tuned.run()
-    tuned.journal.close()
-    journalled = [event.get("repeats", 0) for event in events_of(tmp_path / "journal.jsonl")]
-    # One batch of default schedules, two of trials.
-    assert tuned.state.repeats == sum(journalled) == 1 + len(batches(tmp_path / "journal.jsonl"))
-
-
 def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
     made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=2, batch_size=16)
     assert made.run() == "trials"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.util import files
-from fewtune.util.files import file_sha256, remove_left, whole_directory
+from fewtune.util.files import remove_left, whole_directory
 
 
 def text_in(directory: Path) -> str:
@@ -53,21 +53,6 @@ def test_a_new_one_that_cannot_take_its_place_leaves_the_old_one(
     with pytest.raises(OSError, match="no more room"):
         write(tmp_path / "out", "second")
     assert text_in(tmp_path / "out") == "first"
-
-
-def test_an_old_one_that_cannot_be_removed_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "out", "first")
-    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
-    write(tmp_path / "out", "second")
-    assert text_in(tmp_path / "out") == "second"
-
-
-def test_a_files_digest_is_of_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "library"
-    path.write_bytes(b"abc")
-    assert file_sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
