@@ -17,7 +17,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -130,20 +132,55 @@ def main() -> None:
         run(arguments)
 
 
+@dataclass
+class Found:
+    """Tunings, faults by kind, and right schedules with those refused."""
+
+    tuned: list[tuple[str, int, int, int, float, float]] = field(default_factory=list)
+    seeded: Counter[str] = field(default_factory=Counter)
+    caught: Counter[str] = field(default_factory=Counter)
+    right: int = 0
+    right_refused: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+    def add(self, what: str | None, refused: bool) -> None:
+        """Take in a verdict on a fault, or on a right schedule."""
+        if what is None:
+            self.right += 1
+            self.right_refused += refused
+        else:
+            self.seeded[what] += 1
+            self.caught[what] += refused
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the last line."""
+        whole_s = sum(each[4] for each in self.tuned)
+        checks_s = sum(each[4] * each[5] / 100 for each in self.tuned)
+        return {
+            "check_pct": round(100 * checks_s / whole_s, 3),
+            "target_pct": _TARGET_PCT,
+            "wrong_in_tuning": sum(each[3] for each in self.tuned),
+            "faults": self.seeded.total(),
+            "refused": self.caught.total(),
+            "right": self.right,
+            "right_refused": self.right_refused,
+            "left_out": self.left_out,
+        }
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Tune, account, put faults in, and print."""
     began_s = time.perf_counter()
     fingerprint = detect_fingerprint(FingerprintOptions())
-    tuned, caught, rights = [], Counter[str](), [0, 0]
-    seeded: Counter[str] = Counter()
-    left_out = []
+    target = target_from_json(fingerprint.target)
+    found = Found()
 
     def is_late() -> bool:
         return time.perf_counter() - began_s > arguments.limit_s
 
     for model in _MODELS:
         if is_late():
-            left_out.append(model)
+            found.left_out.append(model)
             continue
         tasks = model_tasks(model, fingerprint, arguments.tasks)
         options = TuneOptions(trials_per_task=arguments.trials, least_gain=0.0)
@@ -153,12 +190,11 @@ def run(arguments: argparse.Namespace) -> None:
         wrong = sum(s.failures().get(WRONG_OUTPUT, 0) for s in state.tasks.values())
         checked = sum(t.is_checked is True for s in state.tasks.values() for t in s.trials)
         share = 100 * state.phases.check_s / state.elapsed_s
-        tuned.append((model, state.trials, checked, wrong, state.elapsed_s, share))
+        found.tuned.append((model, state.trials, checked, wrong, state.elapsed_s, share))
         print(f"{model}: {share:.2f} % of {state.elapsed_s:.0f} s", flush=True)
-        target = target_from_json(fingerprint.target)
         for task in tasks:
             if is_late():
-                left_out.append(f"faults of {task.info.name}")
+                found.left_out.append(f"faults of {task.info.name}")
                 continue
             ranked = state.tasks[task.info.name].ranked()
             default = default_schedule(task.mod, target)
@@ -167,38 +203,21 @@ def run(arguments: argparse.Namespace) -> None:
             # Its sums are still whole loops.
             given.append(task.mod)
             for what, refused in _judged(fingerprint, task, given):
-                if what is None:
-                    rights[0] += 1
-                    rights[1] += refused
-                else:
-                    seeded[what] += 1
-                    caught[what] += refused
+                found.add(what, refused)
     header = ["model", "trials", "checked", "wrong output", "tuning s", "checks %"]
-    rows = [[m, str(n), str(c), str(w), f"{s:.1f}", f"{p:.2f}"] for m, n, c, w, s, p in tuned]
+    rows = [[m, str(n), str(c), str(w), f"{s:.1f}", f"{p:.2f}"] for m, n, c, w, s, p in found.tuned]
     print(Table(header, rows).text())
-    rows = [[name, str(seeded[name]), str(caught[name])] for name in FAULTS]
+    rows = [[name, str(found.seeded[name]), str(found.caught[name])] for name in FAULTS]
     print(Table(["fault", "seeded", "refused"], rows).text())
     print(
-        f"Right schedules: {rights[0]}, refused {rights[1]}. {fingerprint.device}, "
+        f"Right schedules: {found.right}, refused {found.right_refused}. {fingerprint.device}, "
         f"{fingerprint.threads} threads; {time.strftime('%Y-%m-%d')}."
     )
-    if left_out:
-        print(f"Left out, since time ran out: {', '.join(left_out)}.")
-    whole_s = sum(each[4] for each in tuned)
-    checks_s = sum(each[4] * each[5] / 100 for each in tuned)
-    summary = {
-        "check_pct": round(100 * checks_s / whole_s, 3),
-        "target_pct": _TARGET_PCT,
-        "wrong_in_tuning": sum(each[3] for each in tuned),
-        "faults": seeded.total(),
-        "refused": caught.total(),
-        "right": rights[0],
-        "right_refused": rights[1],
-        "left_out": left_out,
-    }
-    print(json.dumps(summary))
+    if found.left_out:
+        print(f"Left out, since time ran out: {', '.join(found.left_out)}.")
+    print(json.dumps(found.summary()))
     if arguments.output:
-        write_text(arguments.output, json.dumps(summary, indent=2) + "\n")
+        write_text(arguments.output, json.dumps(found.summary(), indent=2) + "\n")
 
 
 def _judged(

@@ -10,20 +10,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fewtune.artifacts import ImportReport, TaskInfo
 from fewtune.errors import FewtuneError, InputError, MachineError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
-from fewtune.model_check.estimate import PastTunings, estimate
+from fewtune.model_check.estimate import estimate
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.process.apart import at, run_apart
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
 from fewtune.util.files import machine_errors
@@ -88,7 +86,6 @@ def check_here(job: CheckJob) -> dict[str, Any]:
             imported = imported_model(
                 name, models, target, fingerprint.threads, job.options, job.left_out
             )
-            report = imported.report
             at("TVM was splitting the model into tasks", optional=[])
             tasks = [task.info for task in extract_tasks(imported.lowered, target)]
     except FewtuneError as error:
@@ -96,7 +93,20 @@ def check_here(job: CheckJob) -> dict[str, Any]:
     except MemoryError:
         reason = "the model needs more memory than there is"
         return replace(found, reason=reason, exit_code=MachineError.exit_code).as_json()
-    return _accepted(found, report, tasks, job.select, job.trials, job.past).as_json()
+    report = imported.report
+    return replace(
+        found,
+        ok=True,
+        inputs=report.inputs,
+        outputs=report.outputs,
+        max_error=report.max_error,
+        layout=report.layout,
+        tasks=len(tasks),
+        tuned=[task.name for task in tasks if is_worth_searching(task, job.select.min_share)],
+        left_out=report.left_out,
+        notes=report.notes,
+        estimate=estimate(len(tasks), job.trials, job.past),
+    ).as_json()
 
 
 def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
@@ -125,27 +135,3 @@ def _refused(found: CheckReport, error: FewtuneError) -> CheckReport:
     reason = " ".join(str(error).split())
     unsupported = error.unsupported if isinstance(error, UnsupportedError) else []
     return replace(found, reason=reason, exit_code=error.exit_code, unsupported=unsupported)
-
-
-def _accepted(
-    found: CheckReport,
-    report: ImportReport,
-    tasks: Sequence[TaskInfo],
-    select: SelectOptions,
-    trials: int,
-    past: PastTunings | None,
-) -> CheckReport:
-    tuned = [task.name for task in tasks if is_worth_searching(task, select.min_share)]
-    return replace(
-        found,
-        ok=True,
-        inputs=report.inputs,
-        outputs=report.outputs,
-        max_error=report.max_error,
-        layout=report.layout,
-        tasks=len(tasks),
-        tuned=tuned,
-        left_out=report.left_out,
-        notes=report.notes,
-        estimate=estimate(len(tasks), trials, past),
-    )

@@ -60,15 +60,8 @@ class Parameter:
 class Signature:
     """Parameters of an unscheduled kernel, and what decides how its outputs may differ.
 
-    Attributes
-    ----------
-    parameters : list of Parameter
-    most_index : int or None
-        Integers are below this, since they are indices; None if the kernel reads no index.
-    length : int
-        Elements of the longest reduction.
-    has_floats, takes_steps : bool
-        Whether the kernel computes with floats, and rounds some of them to integers.
+    Integers are below ``most_index`` if they are indices. ``length`` is that of the longest
+    reduction. ``takes_steps`` says whether the kernel rounds floats to integers.
     """
 
     parameters: list[Parameter]
@@ -84,13 +77,7 @@ class Signature:
 
 
 def signature(function: Any) -> Signature:
-    """Analyze the parameters of an unscheduled kernel.
-
-    Raises
-    ------
-    NotAffineError
-        If a shape is not known.
-    """
+    """Analyze the parameters of an unscheduled kernel; `NotAffineError` if a shape is not known."""
     loads, stores, blocks, casts, calls = (list[Any]() for _ in range(5))
     kinds = (tvm.ir.expr.TensorLoad, tvm.tirx.BufferStore, tvm.s_tir.SBlock, tvm.tirx.Cast)
     found = zip((*kinds, tvm.ir.Call), (loads, stores, blocks, casts, calls), strict=True)
@@ -213,22 +200,10 @@ def _fit_bytes(places: dict[Any, Parameter], block: Any, end: str, length: int) 
 
 
 def drawn(given: Signature, place: int, *, positive: bool, size: float = 1.0) -> np.ndarray:
-    """The values of one argument, each of which may stand for several elements.
+    """The values of one argument, each of which may stand for several elements; read only.
 
-    Parameters
-    ----------
-    given : Signature
-    place : int
-        Number of the parameter; each has different values.
-    positive : bool
-        Whether ordinary floats are all above zero.
-    size : float
-        Multiplies the values.
-
-    Returns
-    -------
-    values : numpy.ndarray
-        Of the parameter's shape, read only.
+    Each ``place`` has different values. If ``positive``, ordinary floats are above zero; ``size``
+    multiplies the values.
     """
     parameter = given.parameters[place]
     dtype, count = np.dtype(parameter.dtype), prod(parameter.shape)

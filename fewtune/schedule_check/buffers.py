@@ -22,11 +22,8 @@ _LARGE_BYTES = 2**24
 class Buffers:
     """Tensors of the host, one for each parameter number, which grow as needed.
 
-    Parameters
-    ----------
-    borrow : callable, optional
-        Lends memory for the float32 elements of a large parameter, given its number and theirs
-        (`fewtune.timing.buffers.Buffers.borrow`).
+    ``borrow`` lends memory for the float32 elements of a large parameter, given its number and
+    theirs (`fewtune.timing.buffers.Buffers.borrow`).
     """
 
     def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:

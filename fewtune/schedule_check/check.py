@@ -25,14 +25,8 @@ _LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
 class ScheduleCheck(NamedTuple):
     """The task of a candidate, in the form that is sent to the process that runs it.
 
-    Attributes
-    ----------
-    key : str
-        Identifies the task: equal for equal kernels.
-    module : str
-        The unscheduled kernel as TVM JSON.
-    is_default : bool
-        Whether the candidate has the default schedule, whose outputs are the reference.
+    Equal kernels have equal keys; ``module`` is the unscheduled kernel as TVM JSON. A candidate
+    that ``is_default`` has the default schedule, whose outputs are the reference.
     """
 
     key: str
@@ -41,16 +35,9 @@ class ScheduleCheck(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Result of a check.
+    """Result of a check: an empty ``fault`` if the outputs are right.
 
-    Attributes
-    ----------
-    fault : str
-        What is wrong with the outputs; empty if they are right.
-    spent_s : float
-        Seconds of the check, including the reference.
-    reference_s : float
-        Seconds of the reference.
+    ``spent_s`` are the seconds of the check; ``reference_s``, of these, those of the reference.
     """
 
     fault: str

@@ -25,13 +25,8 @@ _PART = 2**14
 class Expected:
     """One output of a kernel that is known to be right.
 
-    Attributes
-    ----------
-    value : array
-    relative, absolute : float
-        An element may differ by ``relative`` times its magnitude, plus ``absolute``.
-    may_step : bool
-        Whether a few elements may differ: integers by one, floats and booleans freely.
+    An element may differ by ``relative`` times its magnitude, plus ``absolute``. If the output
+    ``may_step``, a few elements may differ: integers by one, floats and booleans freely.
     """
 
     value: np.ndarray
@@ -43,15 +38,9 @@ class Expected:
     def of(
         value: np.ndarray, length: int, may_step: bool, moved: np.ndarray | None = None
     ) -> Expected:
-        """From an output of a kernel whose longest sum has so many terms.
+        """From an output of a kernel whose longest sum has ``length`` terms.
 
-        Parameters
-        ----------
-        value : array
-        length : int
-        may_step : bool
-        moved : array, optional
-            The output for arguments that were moved by a rounding.
+        ``moved`` is the output for arguments that were moved by a rounding.
         """
         if value.dtype.name not in ROUNDING:
             return Expected(value, 0.0, 0.0, may_step)

@@ -51,19 +51,9 @@ def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
 
 
 def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
-    """Copy weights into the layout that a block defines.
+    """Copy weights into the layout that a block of `layout_blocks` defines.
 
-    Parameters
-    ----------
-    block : SBlock
-        One of `layout_blocks`.
-    weights, into : array
-        Of the same number of elements.
-
-    Raises
-    ------
-    LayoutError
-        If two weights have the same address, or the block does something else than copy.
+    `LayoutError` if two weights have the same address, or the block does something else than copy.
     """
     store = block.body
     variables = [axis.var for axis in block.iter_vars]

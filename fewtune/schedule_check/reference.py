@@ -43,25 +43,9 @@ _Run = Callable[[bool], dict[int, np.ndarray]]
 class Reference:
     """Test arguments and expected outputs of one task.
 
-    Parameters
-    ----------
-    key : str
-        Identifies the task: equal for equal kernels.
-    module : IRModule
-        The unscheduled kernel.
-    target : Target
-        For kernels that compute the reference.
-    device : Device
-        Where candidates run.
-    buffers : Buffers
-        Memory of arguments, shared with other tasks.
-    cache : ReferenceCache
-        References that other processes have computed.
-
-    Attributes
-    ----------
-    spent_s : float
-        Seconds that the reference has taken.
+    Kernels for ``target`` compute the reference; candidates run on ``device``. ``buffers`` are
+    shared with other tasks, and ``cache`` with other processes. ``spent_s`` are the seconds that
+    the reference has taken.
     """
 
     key: str
@@ -73,6 +57,7 @@ class Reference:
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _found: CachedReference | None = None
+    _expected: dict[int, Expected] = field(init=False, default_factory=dict)
     _given: dict[int, np.ndarray] = field(init=False, default_factory=dict)
 
     @property
@@ -92,12 +77,8 @@ class Reference:
     ) -> str:
         """What is wrong with a candidate; empty if its outputs are right.
 
-        Parameters
-        ----------
-        code, shapes, scheduled
-            As for `fewtune.schedule_check.check.Checker.check`.
-        is_default : bool
-            Whether it has the default schedule, whose outputs are the reference.
+        The arguments are those of `fewtune.schedule_check.check.Checker.check`; ``is_default`` says
+        whether it has the default schedule, whose outputs are the reference.
         """
         if isinstance(scheduled, str):
             scheduled = module_of(scheduled) if PREPROC in scheduled else None
@@ -108,12 +89,12 @@ class Reference:
             blocks = self._layouts(shapes, scheduled)
             run = partial(self._run, code, shapes, self.device, blocks)
             if self._found is None:
-                self._found = self._read() or self._computed(run if is_default else None)
+                self._expect(self._read() or self._computed(run if is_default else None))
                 self.spent_s += time.perf_counter() - began_s
             fault = self._difference(run(False))
-            if fault and not self._found.moved:
+            if fault and self._found is not None and not self._found.moved:
                 began_s = time.perf_counter()
-                self._confirm()
+                self._confirm(self._found)
                 self.spent_s += time.perf_counter() - began_s
                 fault = self._difference(run(False))
         except LayoutError as error:
@@ -161,15 +142,22 @@ class Reference:
         self.cache.write(self.key, found)
         return found
 
-    def _confirm(self) -> None:
+    def _confirm(self, found: CachedReference) -> None:
         """Replace the expected outputs by those of the unscheduled kernel, and measure noise."""
-        assert self._found is not None
         takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
         is_default = has_own_device(self.target) or takes_long
         run = self._compiled(self._by_default() if is_default else self.module)
-        self._found.outputs = {place: value.copy() for place, value in run(False).items()}
-        self._found.moved = {place: value.copy() for place, value in run(True).items()}
-        self.cache.write(self.key, self._found)
+        found.outputs = {place: value.copy() for place, value in run(False).items()}
+        found.moved = {place: value.copy() for place, value in run(True).items()}
+        self.cache.write(self.key, found)
+        self._expect(found)
+
+    def _expect(self, found: CachedReference) -> None:
+        given, self._found = self._signature, found
+        for place, value in sorted(found.outputs.items()):
+            may_step = given.takes_steps if value.dtype.kind == "f" else given.has_floats
+            moved = found.moved.get(place)
+            self._expected[place] = Expected.of(value, given.length, may_step, moved)
 
     def _by_default(self) -> tvm.IRModule:
         """The kernel with its default schedule, and the original weight layout."""
@@ -241,15 +229,10 @@ class Reference:
             array *= random.uniform(1 - unit, 1 + unit, array.shape).astype(array.dtype)
 
     def _difference(self, found: dict[int, np.ndarray]) -> str:
-        assert self._found is not None
-        given, outputs = self._signature, self._found.outputs
-        for place, value in sorted(outputs.items()):
-            is_float = value.dtype.kind == "f"
-            may_step = given.takes_steps if is_float else given.has_floats
-            moved = self._found.moved.get(place)
-            fault = Expected.of(value, given.length, may_step, moved).fault(found[place])
+        for place, expected in self._expected.items():
+            fault = expected.fault(found[place])
             if fault:
-                return f"output {place}: {fault}" if len(outputs) > 1 else fault
+                return f"output {place}: {fault}" if len(self._expected) > 1 else fault
         return ""
 
 

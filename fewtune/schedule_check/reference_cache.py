@@ -28,17 +28,10 @@ _SETTINGS = "settings"
 
 @dataclass
 class CachedReference:
-    """The reference of one task.
+    """The reference of one task: outputs by number of the parameter, and how arguments are drawn.
 
-    Attributes
-    ----------
-    outputs, moved : dict of arrays
-        By number of the parameter; ``moved`` for arguments that were moved by a rounding, if that
-        was needed.
-    positive : bool
-        Whether all arguments are positive.
-    power : int
-        The scales of a kernel in eight bits are multiplied by two to this power.
+    ``moved`` are outputs for arguments that were moved by a rounding, if that was needed. The
+    scales of a kernel in eight bits are multiplied by two to the ``power``.
     """
 
     outputs: dict[int, np.ndarray] = field(default_factory=dict)
@@ -48,14 +41,9 @@ class CachedReference:
 
 
 class ReferenceCache:
-    """The files of one folder; without a folder, nothing is cached.
+    """The files of one folder, by default the command's; without a folder, nothing is cached.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        The command's temporary folder unless given.
-    most_bytes : int
-        Most bytes of all files.
+    References beyond ``most_bytes`` in all files are not written.
     """
 
     def __init__(self, folder: Path | None = None, most_bytes: int = _MOST_BYTES) -> None:

@@ -28,13 +28,8 @@ _COUNTABLE = 1e6
 class Expected:
     """One output of the reference, and its noise: how far rounding may move it.
 
-    Attributes
-    ----------
-    name : str
-    values : array
-    noise : array of float32
-        Of the same shape, in the unit of the values. For floats and bytes, the root mean square of
-        each element's movement in a few runs; for other integers and booleans, the largest.
+    ``noise`` has the shape and the unit of ``values``. For floats and bytes it is the root mean
+    square of each element's movement in a few runs; for other integers and booleans, the largest.
     """
 
     name: str
@@ -79,19 +74,9 @@ class Difference:
 def compare_outputs(
     actual: Sequence[np.ndarray], expected: Sequence[Expected], factor: float = 1.0
 ) -> Difference:
-    """Compare all outputs, in the same order.
+    """Compare all outputs, in the same order; ``factor`` multiplies every allowance.
 
-    Parameters
-    ----------
-    actual : sequence of arrays
-    expected : sequence of Expected
-    factor : float
-        Multiplies every allowance.
-
-    Returns
-    -------
-    difference : Difference
-        The worst of all outputs.
+    The worst difference is returned.
     """
     if len(actual) != len(expected):
         text = f"{len(actual)} outputs where onnxruntime has {len(expected)}"

@@ -46,39 +46,20 @@ class _Read(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One set of inputs.
-
-    Attributes
-    ----------
-    name : str
-        For messages, such as ``normal inputs``.
-    feeds : dict of arrays
-        By name of the input.
-    """
+    """One set of inputs by name, with a name for messages, such as ``normal inputs``."""
 
     name: str
     feeds: dict[str, np.ndarray]
 
 
 def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> list[Draw]:
-    """Draw the inputs of a model several times.
+    """Draw the inputs of a model with static shapes several times.
 
-    Parameters
-    ----------
-    model : ModelProto
-        With static shapes: its operators limit the integers.
-    specs : sequence of TensorSpec
-        The inputs.
-    seed : int
-
-    Returns
-    -------
-    draws : list of Draw
-        In three draws, floats are normal, uniform in 0 to 1, and positive (exponentials of normal
-        ones). Integers that index an axis are below its extent. Other integers are 0 or 1, and all
-        1 in the second draw, like a mask of full length. In the third draw, integers that the model
-        only computes with, such as steps, lengths and pixels, reach 127. A model without floats and
-        without such integers has no third draw.
+    In three draws, floats are normal, uniform in 0 to 1, and positive (exponentials of normal
+    ones). Integers that index an axis are below its extent. Other integers are 0 or 1, and all 1 in
+    the second draw, like a mask of full length. In the third draw, integers that the model only
+    computes with, such as steps, lengths and pixels, reach 127. A model without floats and without
+    such integers has no third draw.
     """
     limits, arithmetic = integer_limits(model), _arithmetic_inputs(model)
     has_floats = any(np.dtype(spec.dtype).kind == "f" for spec in specs)

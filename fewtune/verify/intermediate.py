@@ -31,23 +31,9 @@ _LOG = logging.getLogger(__name__)
 class IntermediateValues:
     """The values between a model's operators, on one draw of inputs.
 
-    Parameters
-    ----------
-    bound : ModelProto or LightModel
-        The given model with static shapes, whose values are compared if it is quantized:
-        simplification rewrites quantizing operators, on which noise depends.
-    simplified : ModelProto or LightModel
-        The simplified model, whose values are compared otherwise.
-    feeds : dict of arrays
-    threads : int
-        Threads of onnxruntime.
-    seed : int
-        Seed of the noise.
-
-    Attributes
-    ----------
-    note : str
-        For the user, on how a quantised library's bytes compare; else empty.
+    Those of ``bound``, the given model, are compared if it is quantized: simplification rewrites
+    quantizing operators, on which noise depends. Otherwise those of the simplified model are
+    compared. ``note`` tells the user how a quantized library's bytes compare.
     """
 
     def __init__(
@@ -70,18 +56,9 @@ class IntermediateValues:
     def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
         """Find where a library writes values of the model, and measure their noise.
 
-        Parameters
-        ----------
-        compiled : Observable
-            The untuned library, whose outputs are right.
-        order : sequence of str
-            Order of its inputs.
-
-        Returns
-        -------
-        taps : list of Tap
-            In the order in which the values are written; empty if onnxruntime cannot return
-            intermediate values of this model.
+        ``compiled`` is the untuned library, whose outputs are right; ``order`` that of its inputs.
+        Taps are in the order in which the values are written. There are none if onnxruntime cannot
+        return intermediate values of this model.
         """
         try:
             if self._values is None:

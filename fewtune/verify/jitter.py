@@ -94,14 +94,8 @@ class Feed(NamedTuple):
 class Jittered(NamedTuple):
     """A model with additional inputs, which move its values.
 
-    Attributes
-    ----------
-    model : ModelProto
-        Same inputs and outputs as the original model, and the additional inputs.
-    inputs : list of Feed
-        The additional inputs.
-    takes_steps : bool
-        Whether moved values are rounded to integers inside the model, such as quantized ones.
+    ``takes_steps`` says whether moved values are rounded to integers inside the model, such as
+    quantized ones.
     """
 
     model: ModelProto

@@ -24,25 +24,10 @@ def locate(
 ) -> str:
     """Find the first node in graph order whose output exceeds its allowance.
 
-    Parameters
-    ----------
-    model : ModelProto
-        With static shapes, as it is imported.
-    feeds : dict of arrays
-        Inputs on which the outputs differ.
-    run : callable
-        Compiles a model and runs it. Takes a model with other outputs than ``model``, and the
-        inputs; returns the outputs.
-    threads : int
-        Threads of onnxruntime.
-    seed : int
-        Seed of the noise.
-
-    Returns
-    -------
-    text : str
-        The operator, its node and the difference, as a part of a sentence. If no value differs,
-        it says that the difference is gone when intermediate values are outputs.
+    ``feeds`` are inputs on which the outputs differ. ``run`` compiles a model, which has other
+    outputs than ``model``, and runs it. The text names the operator, its node and the difference,
+    as a part of a sentence. If no value differs, it says that the difference is gone when
+    intermediate values are outputs.
     """
     values = known_values(model)
     nodes = [
@@ -55,7 +40,8 @@ def locate(
     while True:
         places = _spread(low, high)
         looked = [nodes[place] for place in places]
-        texts = _differences(model, looked, values, feeds, run, threads, seed)
+        opened = _opened(model, [node.output[0] for node in looked], values)
+        texts = _differences(opened, feeds, run, threads, seed)
         bad = next((n for n, text in enumerate(texts) if text), None)
         if bad is None:
             break
@@ -101,16 +87,9 @@ def _opened(model: ModelProto, names: Sequence[str], values: dict[str, Value]) -
 
 
 def _differences(
-    model: ModelProto,
-    nodes: Sequence[NodeProto],
-    values: dict[str, Value],
-    feeds: dict[str, np.ndarray],
-    run: _Run,
-    threads: int,
-    seed: int,
+    opened: ModelProto, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int
 ) -> list[str]:
-    """The difference of each node's first output; empty if it is within its allowance."""
-    opened = _opened(model, [node.output[0] for node in nodes], values)
+    """The difference of each output; empty if it is within its allowance."""
     shared = light(opened)
     outputs = [np.asarray(each) for each in OnnxruntimeSession(shared, threads).run(feeds)]
     others = [OnnxruntimeSession(shared, threads, optimised=False).run(feeds)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
@@ -35,54 +36,21 @@ def make_reference(
 ) -> Reference:
     """Run onnxruntime on every draw, and measure the noise of its outputs.
 
-    Parameters
-    ----------
-    model : ModelProto or LightModel
-        The model that onnxruntime runs.
-    simplified : ModelProto or LightModel
-        The simplified model, with which only noise is measured.
-    outputs : sequence of TensorSpec
-    draws : sequence of Draw
-    threads : int
-    seed : int
-
-    Returns
-    -------
-    reference : Reference
-
-    Raises
-    ------
-    InputError
-        If onnxruntime refuses the model, or returns no usable outputs for any draw.
+    ``simplified`` is the simplified model, with which only noise is measured. Raises `InputError`
+    if onnxruntime refuses the model, or returns no usable outputs for any draw.
     """
-    model, simplified = light(model), light(simplified)
-    plain = OnnxruntimeSession(model, threads)
-    unoptimised = OnnxruntimeSession(model, threads, optimised=False)
-    meter: NoiseMeter | None = None
-
-    def add(number: int, draw: Draw, values: Sequence[np.ndarray]) -> None:
-        nonlocal meter
-        meter = meter or _meter(model, simplified, threads)
-        other = [np.asarray(each) for each in unoptimised.run(draw.feeds)]
-        expected = meter.expected(draw.feeds, values, [other], seed + number)
-        if meter.contradicted:
-            # onnxruntime 1.31 does so when it fuses a pad with a pooling, or weights of two bits.
-            contradicted.update(meter.contradicted)
-            expected = meter.expected(draw.feeds, other, [], seed + number)
-        checked.append(Checked(draw, expected))
-
-    checked: list[Checked] = []
-    contradicted: set[str] = set()
+    maker = _Maker(light(model), light(simplified), threads, seed)
     notes: list[str] = []
     unusable: list[str] = []
     # Draws with some NaN, such as a row that is masked as a whole: used if there are no others.
     partly: list[tuple[int, Draw, list[np.ndarray]]] = []
     for number, draw in enumerate(draws):
+        is_given = draw.name == GIVEN
         try:
-            values = [np.asarray(value) for value in plain.run(draw.feeds)]
-        except Exception as fault:  # noqa: BLE001 (onnxruntime raises a class a status)
-            reason = " ".join(str(fault).split()).removeprefix("onnxruntime cannot run the model: ")
-            if draw.name == GIVEN:
+            values = maker.outputs(draw)
+        except InputError as fault:
+            reason = str(fault).removeprefix("onnxruntime cannot run the model: ")
+            if is_given:
                 raise InputError(f"onnxruntime cannot run the {GIVEN}: {reason}") from None
             if any(known.endswith(reason) for known in unusable):
                 reason = "as before"
@@ -90,27 +58,55 @@ def make_reference(
             continue
         broken = _not_numbers(values, outputs)
         if broken:
-            notes.append(f"onnxruntime itself gives {broken} for {draw.name}")
-            if draw.name != GIVEN:
-                unusable.append(notes.pop())
-                if _has_numbers(values):
-                    partly.append((number, draw, values))
-                continue
-        add(number, draw, values)
-    for each in partly if not checked else []:
-        add(*each)
-    if not checked:
+            text = f"onnxruntime itself gives {broken} for {draw.name}"
+            (notes if is_given else unusable).append(text)
+        if is_given or not broken:
+            maker.add(number, draw, values)
+        elif _has_numbers(values):
+            partly.append((number, draw, values))
+    for each in partly if not maker.checked else []:
+        maker.add(*each)
+    if not maker.checked:
         raise InputError(
             f"{'; '.join(unusable)}: its outputs cannot be checked; give inputs that it can "
             "compute, with --inputs FILE.npz"
         )
-    if contradicted:
-        names = ", ".join(map(repr, sorted(contradicted)))
+    if maker.contradicted:
+        names = ", ".join(map(repr, sorted(maker.contradicted)))
         notes.append(
             f"onnxruntime's optimiser changes what the model computes (output {names}): it is "
             "compared with what onnxruntime computes without"
         )
-    return Reference(checked, [*notes, *unusable])
+    return Reference(maker.checked, [*notes, *unusable])
+
+
+class _Maker:
+    """Runs onnxruntime, and measures noise once there is a usable draw."""
+
+    def __init__(self, model: LightModel, simplified: LightModel, threads: int, seed: int) -> None:
+        self._models, self._threads, self._seed = (model, simplified), threads, seed
+        self._plain = OnnxruntimeSession(model, threads)
+        self._unoptimised = OnnxruntimeSession(model, threads, optimised=False)
+        self.checked: list[Checked] = []
+        self.contradicted: set[str] = set()
+
+    def outputs(self, draw: Draw) -> list[np.ndarray]:
+        """The model's outputs; an `InputError` if onnxruntime fails."""
+        return [np.asarray(value) for value in self._plain.run(draw.feeds)]
+
+    def add(self, number: int, draw: Draw, values: Sequence[np.ndarray]) -> None:
+        """Add a draw with its outputs and their noise."""
+        other = [np.asarray(each) for each in self._unoptimised.run(draw.feeds)]
+        expected = self._meter.expected(draw.feeds, values, [other], self._seed + number)
+        if self._meter.contradicted:
+            # onnxruntime 1.31 does so when it fuses a pad with a pooling, or weights of two bits.
+            self.contradicted.update(self._meter.contradicted)
+            expected = self._meter.expected(draw.feeds, other, [], self._seed + number)
+        self.checked.append(Checked(draw, expected))
+
+    @cached_property
+    def _meter(self) -> NoiseMeter:
+        return _meter(*self._models, self._threads)
 
 
 def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:

@@ -28,16 +28,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class Reference:
-    """Draws of inputs with onnxruntime's outputs and their noise.
+    """Draws of inputs with onnxruntime's outputs and their noise; the user's inputs come first.
 
-    Attributes
-    ----------
-    checked : list of Checked
-        The user's inputs come first, if any.
-    notes : list of str
-        Notes for the user on draws for which onnxruntime itself fails.
-    taps : list of Tap
-        Intermediate values of the first draw.
+    ``notes`` tell the user for which draws onnxruntime itself fails; ``taps`` are intermediate
+    values of the first draw.
     """
 
     checked: list[Checked]
@@ -52,19 +46,10 @@ class Reference:
     def check(
         self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]], factor: float = 1.0
     ) -> Difference:
-        """Run a function on every draw and compare its outputs.
+        """Run a function on every draw and compare its outputs; the worst difference is returned.
 
-        Parameters
-        ----------
-        run : callable
-            Takes inputs by name and returns outputs in the model's order.
-        factor : float
-            Multiplies every allowance.
-
-        Returns
-        -------
-        difference : Difference
-            The worst of all draws.
+        ``run`` takes inputs by name and returns outputs in the model's order. ``factor`` multiplies
+        every allowance.
         """
         worst = Difference()
         for each in self.checked:
@@ -79,19 +64,8 @@ class Reference:
     ) -> Difference:
         """Compare a library's outputs on every draw, and its intermediate values on the first.
 
-        Parameters
-        ----------
-        compiled : Runs
-            Intermediate values are compared if it is `Observable`.
-        order : sequence of str
-            Order of its inputs.
-        factor : float
-            Multiplies every allowance.
-
-        Returns
-        -------
-        difference : Difference
-            The worst of all.
+        The latter are compared if it is `Observable`. ``order`` is that of its inputs; ``factor``
+        multiplies every allowance.
         """
         found = self.check(lambda feeds: compiled.outputs([feeds[n] for n in order]), factor)
         if not isinstance(compiled, Observable):

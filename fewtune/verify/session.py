@@ -135,11 +135,5 @@ def _session(
 def run_onnxruntime(
     model: Path | ModelProto, inputs: dict[str, np.ndarray], threads: int
 ) -> list[np.ndarray]:
-    """Run a model once; see `OnnxruntimeSession` for the parameters.
-
-    Raises
-    ------
-    InputError
-        If onnxruntime refuses the model.
-    """
+    """Run a model once; see `OnnxruntimeSession`."""
     return OnnxruntimeSession(model, threads).run(inputs)

@@ -45,19 +45,10 @@ class Site(NamedTuple):
     axes: tuple[int, ...]
 
     def value_of(self, written: np.ndarray, expected: np.ndarray) -> np.ndarray | None:
-        """The written value, with the axes in their own order.
+        """The written value with the axes in their own order; None if its rank or type is another.
 
-        Parameters
-        ----------
-        written : array
-            Of this site's shape, or larger along one axis; then the part that fits best is taken.
-        expected : array
-            The expected value.
-
-        Returns
-        -------
-        value : array or None
-            None if the written array has another rank or type.
+        If the written array is larger along one axis, the part that fits the expected value best is
+        taken.
         """
         if written.shape != self.shape:
             place = _part(written, self.laid_out(expected))
@@ -93,20 +84,10 @@ class Written(NamedTuple):
 def find_sites(
     written: Sequence[Written], values: Mapping[str, np.ndarray]
 ) -> list[tuple[Site, str]]:
-    """Find the value of the model that each kernel writes.
+    """Find the value of the model that each kernel writes, in the order in which kernels run.
 
-    Parameters
-    ----------
-    written : sequence of Written
-    values : mapping of arrays
-        onnxruntime's values, by name.
-
-    Returns
-    -------
-    sites : list of (Site, str)
-        Sites and names of values, in the order in which kernels run. A value may be written more
-        than once, each time in another layout. Kernels that write none of the values, such as
-        parts of Winograd's transforms, are left out.
+    A value may be written more than once, each time in another layout. Kernels that write none of
+    the values, such as parts of Winograd's transforms, are left out.
     """
     norms: dict[int, list[tuple[str, tuple[float, float]]]] = {}
     for name, value in values.items():

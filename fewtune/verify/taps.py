@@ -62,22 +62,9 @@ def check_taps(
 ) -> Difference:
     """Run a library once and compare the values that its kernels write.
 
-    Parameters
-    ----------
-    compiled : Observable
-    inputs : list of arrays
-        The inputs for which the taps' values were computed.
-    taps : sequence of Tap
-        Those that the library does not write, because it has other kernels or works in place, are
-        left out.
-    factor : float
-        Multiplies every allowance.
-
-    Returns
-    -------
-    difference : Difference
-        Its allowances are those of the worst value; its text names the first wrong one, in the
-        order in which kernels run. Its errors are zero, since they are about outputs.
+    Taps that it does not write, because it has other kernels or works in place, are left out. The
+    allowances are those of the worst value; the text names the first wrong one, in the order in
+    which kernels run. The errors are zero, since they are about outputs.
     """
     wanted = {(tap.site.kernel, tap.site.call): tap for tap in taps}
     used, first = 0.0, ""

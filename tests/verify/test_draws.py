@@ -22,22 +22,6 @@ def test_integers_are_below_the_rows_of_their_table() -> None:
     assert (second.feeds["mask"] == 1).all()
 
 
-def test_region_indices_are_below_the_number_of_images() -> None:
-    node = helper.make_node("RoiAlign", ["x", "regions", "images"], ["y"], output_height=2)
-    graph = helper.make_graph(
-        [node],
-        "regions",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8]),
-            helper.make_tensor_value_info("regions", TensorProto.FLOAT, [4, 4]),
-            helper.make_tensor_value_info("images", TensorProto.INT64, [4]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 3, 2, 1])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
-    assert integer_limits(model) == {"images": 1}
-
-
 def test_indices_are_below_the_axes_that_they_read_and_write() -> None:
     # A graph network: edges between rows, and rows that are summed for each graph.
     nodes = [

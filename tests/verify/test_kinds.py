@@ -40,15 +40,6 @@ KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, An
         {"y": (INT64, [1, 1, 8, 8]), "z": (INT64, [1, 1, 8, 8])},
         {},
     ),
-    "ties of the largest": (
-        [
-            N("Relu", ["c"], ["r"]),
-            N("Reshape", ["r", "rows"], ["f"]),
-            N("TopK", ["f", "k"], ["y", "i"]),
-        ],
-        {"y": (FLOAT, [8, 40]), "i": (INT64, [8, 40])},
-        {"rows": np.array([8, 64]), "k": np.array([40])},
-    ),
     "booleans": (
         [N("Greater", ["c", "low"], ["y"])],
         {"y": (BOOL, PLANE)},
@@ -80,17 +71,11 @@ KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, An
         {"c": (FLOAT, PLANE), "y": (FLOAT, [3])},
         {"k": np.arange(3, dtype=np.float32)},
     ),
-    "an input handed on": (
-        [N("Identity", ["x"], ["y"])],
-        {"c": (FLOAT, PLANE), "y": (FLOAT, [1, 3, 8, 8])},
-        {},
-    ),
     "one value twice": (
         [N("Relu", ["c"], ["y"]), N("Identity", ["y"], ["z"])],
         {"y": (FLOAT, PLANE), "z": (FLOAT, PLANE)},
         {},
     ),
-    "a shape": ([N("Shape", ["c"], ["y"])], {"c": (FLOAT, PLANE), "y": (INT64, [4])}, {}),
     "the lowest float and a softmax of it": (
         [N("Where", ["mask", "c", "fill"], ["a"]), N("Softmax", ["a"], ["y"], axis=-1)],
         {"a": (FLOAT, PLANE), "y": (FLOAT, PLANE)},
@@ -111,11 +96,6 @@ KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, An
         {"y": (FLOAT, PLANE)},
         {"k": np.float32(1e4)},
     ),
-    "rounded numbers": (
-        [N("Mul", ["c", "k"], ["m"]), N("Round", ["m"], ["y"])],
-        {"y": (FLOAT, PLANE)},
-        {"k": np.float32(4)},
-    ),
     "pixels": (
         [
             N("Mul", ["c", "k"], ["m"]),
@@ -124,11 +104,6 @@ KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, An
         ],
         {"y": (TensorProto.UINT8, PLANE)},
         {"k": np.float32(64), "zero": np.float32(0), "most": np.float32(255)},
-    ),
-    "half precision at the end": (
-        [N("Cast", ["c"], ["y"], to=TensorProto.FLOAT16)],
-        {"y": (TensorProto.FLOAT16, PLANE)},
-        {},
     ),
     "double precision at the end": (
         [N("Cast", ["c"], ["d"], to=TensorProto.DOUBLE), N("Exp", ["d"], ["y"])],

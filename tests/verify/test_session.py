@@ -4,7 +4,6 @@ from onnx import helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import load, save
 from fewtune.verify.session import OnnxruntimeSession, random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
 from tests.made.outputs import relative_error
@@ -42,42 +41,12 @@ def test_random_inputs_are_seeded_and_valid():
     assert not np.array_equal(arrays["image"], random_inputs(specs, 8)["image"])
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        tiny_models.tiny_convolutional_model,
-        tiny_models.half_precision_model,
-        tiny_models.integer_input_model,
-        tiny_models.elementwise_model,
-        tiny_models.two_input_model,
-    ],
-)
-def test_tiny_models_run(make):
-    model = make()
-    inputs, outputs = tensor_specs(model)
-    results = run_onnxruntime(model, random_inputs(inputs, 0), threads=1)
-    assert [list(r.shape) for r in results] == [spec.shape for spec in outputs]
-    assert [r.dtype.name for r in results] == [spec.dtype for spec in outputs]
-    assert np.isfinite(results[0]).all()
-    assert results[0].std() > 0
-
-
 def test_session_runs_a_file_with_external_data_as_the_model_itself(tmp_path):
     model = tiny_models.tiny_convolutional_model()
     path = tiny_models.write_with_external_data(model, tmp_path)
     feeds = random_inputs(tensor_specs(model)[0], 0)
     session = OnnxruntimeSession(path, threads=1)
     assert relative_error(session.run(feeds), run_onnxruntime(model, feeds, 1)) == 0.0
-
-
-def test_large_model_is_saved_beside_its_weights(tmp_path):
-    model = tiny_models.tiny_convolutional_model()
-    save(model, tmp_path / "model.onnx", embedded_bytes=1000)
-    assert (tmp_path / "model.onnx.data").stat().st_size > 4096
-    feeds = random_inputs(tensor_specs(model)[0], 0)
-    expected = run_onnxruntime(model, feeds, 1)
-    assert relative_error(run_onnxruntime(tmp_path / "model.onnx", feeds, 1), expected) == 0.0
-    assert relative_error(run_onnxruntime(load(tmp_path / "model.onnx"), feeds, 1), expected) == 0.0
 
 
 def test_model_that_onnxruntime_cannot_load_is_refused_in_one_line():
