@@ -37,7 +37,7 @@ def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skelet
         Calls of kernels have become calls of packed functions, without arguments that are constant
         float32 tensors. Reshapes and kernels that are already scheduled stay.
     """
-    # These passes come first: they recognise reshapes by their kernels, and turn them into no call.
+    # These passes come first: they recognize reshapes by their kernels, and turn them into no call.
     prepared = tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),

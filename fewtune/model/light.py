@@ -66,7 +66,7 @@ def light_model(name: str, seed: int) -> ModelProto:
     Returns
     -------
     model : ModelProto
-        float32, one input of 1x3x224x224, weights as initialisers only (IR version 8).
+        float32, one input of 1x3x224x224, weights as initializers only (IR version 8).
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _he_scale(inputs: int, node: NodeProto, producers: dict[str, NodeProto]) -> 
 
 
 def _replace_weights(model: ModelProto, weights: list[TensorProto]) -> None:
-    """Replace the constants by ``weights``, as initialisers that are not graph inputs."""
+    """Replace the constants by ``weights``, as initializers that are not graph inputs."""
     graph = model.graph
     drawn = {tensor.name for tensor in weights}
     old = {tensor.name for tensor in graph.initializer}

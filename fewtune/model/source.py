@@ -41,7 +41,7 @@ class LoadedModel:
         As given; dynamic dimensions are not bound.
     source : ModelSource
     sha256 : str
-        Of the model file and its external data; for a seeded model, of its serialised form.
+        Of the model file and its external data; for a seeded model, of its serialized form.
     opset : int
     samples : dict of numpy.ndarray, optional
         Sample inputs of the user, input name to array.

@@ -44,7 +44,7 @@ def test_every_weight_varies_and_only_data_is_an_input(name):
 
 
 @pytest.mark.parametrize("name", ["resnet50", "densenet121"])
-def test_normalisation_scale_and_variance_are_positive(name):
+def test_normalization_scale_and_variance_are_positive(name):
     model = light_model(name, 3)
     values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for node in model.graph.node:

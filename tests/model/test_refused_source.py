@@ -60,7 +60,7 @@ def test_checker_failure_is_one_line(models, inbox):
 
 
 @pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
-def test_norms_of_onnxruntimes_optimiser_are_accepted(models, inbox, operator):
+def test_norms_of_onnxruntimes_optimizer_are_accepted(models, inbox, operator):
     nodes = [helper.make_node(operator, ["input", "scale"], ["output"], name="norm")]
     scale = numpy_helper.from_array(np.ones(4, np.float32), "scale")
     model = tiny_models.make_model(nodes, {"input": [2, 4]}, {"output": [2, 4]})

@@ -14,11 +14,9 @@ elementwise or a transpose.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
-from typing import Protocol
+from math import gcd, prod
 
 import numpy as np
 
@@ -86,7 +84,7 @@ class Filters:
         flops = 2 * self.points * self.depth * self.filters
         # Weights count half, since they are prefetched during the arithmetic.
         moved = self.given + self.depth * self.filters / 2 + self.points * self.filters
-        has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
+        has_vectors = gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
         speed = _PART_VECTOR if has_vectors else _NO_VECTOR
         # With padding, the result is written and read once more.
         more = self.points * (self.padded + self.filters)
@@ -166,19 +164,11 @@ class Product:
         return max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
 
 
-class Padded(Protocol):
-    """A padded kernel."""
-
-    @property
-    def added_flops(self) -> int:
-        """Operations on the padding."""
-
-
 class Padding:
     """Legalizes convolutions and products with padding where that pays, and records them."""
 
     def __init__(self) -> None:
-        self.chosen: list[Padded] = []
+        self.chosen: list[Filters | Product] = []
 
     @property
     def added_flops(self) -> int:

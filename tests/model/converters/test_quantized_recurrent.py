@@ -14,7 +14,7 @@ from tests.made.recurrent import kernels
 WIDTH = 20
 
 
-def quantised_layer(
+def quantized_layer(
     kind: type = np.int8,
     zeros: tuple[int, int] = (0, 0),
     direction: str = "bidirectional",
@@ -96,24 +96,24 @@ def quantised_layer(
         {"without": "phc", "hidden": 5, "batch": 4, "by_column": False, "zeros": (5, -9)},
     ],
 )
-def test_one_kernel_quantises_and_multiplies_at_all_steps(given) -> None:
-    counts = kernels(*quantised_layer(**given))
+def test_one_kernel_quantizes_and_multiplies_at_all_steps(given) -> None:
+    counts = kernels(*quantized_layer(**given))
     assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [{"without": "p", "batch": 5}])
-def test_other_quantised_layers_are_unrolled(given) -> None:
-    counts = kernels(*quantised_layer(steps=3, **given))
+def test_other_quantized_layers_are_unrolled(given) -> None:
+    counts = kernels(*quantized_layer(steps=3, **given))
     assert not any("recurrence" in name for name in counts)
 
 
 @pytest.mark.slow
-def test_threads_share_a_quantised_direction(monkeypatch) -> None:
+def test_threads_share_a_quantized_direction(monkeypatch) -> None:
     monkeypatch.setattr(recurrent_kernel, "_WAIT_BYTES", -(10**9))
     set_threads(2)
-    kernels(*quantised_layer(hidden=24, steps=40, without="p"))
+    kernels(*quantized_layer(hidden=24, steps=40, without="p"))
 
 
 def test_bytes_stay_in_a_core_s_cache_where_floats_do_not() -> None:

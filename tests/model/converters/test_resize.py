@@ -167,34 +167,3 @@ def test_scales_that_are_computed_are_refused_by_name() -> None:
     )
     with pytest.raises(InputError, match="Resize 'resize'"):
         lower(model, TARGET, "NCHW")
-
-
-def test_sorting_and_scanning_are_right_and_ties_go_to_the_first() -> None:
-    constants = [
-        numpy_helper.from_array(np.array([3], np.int64), "k"),
-        numpy_helper.from_array(np.array(1, np.int64), "axis"),
-    ]
-    nodes = [
-        helper.make_node("TopK", ["x", "k"], ["most", "most_at"], axis=1),
-        helper.make_node("TopK", ["x", "k"], ["least", "least_at"], axis=0, largest=0),
-        helper.make_node("CumSum", ["x", "axis"], ["sums"], exclusive=1, reverse=1),
-    ]
-    names = ["most", "most_at", "least", "least_at", "sums"]
-    graph = helper.make_graph(
-        nodes,
-        "sorting",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 40])],
-        [
-            helper.make_tensor_value_info(
-                name, TensorProto.INT64 if name.endswith("at") else TensorProto.FLOAT, None
-            )
-            for name in names
-        ],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    x = np.random.default_rng(3).integers(0, 6, (5, 40)).astype(np.float32)
-    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NCHW")
-    actual = CompiledModel(build_executable(lowered, TARGET), TARGET).outputs([x])
-    for given, wanted in zip(actual, run_onnxruntime(model, {"x": x}, 1), strict=True):
-        np.testing.assert_array_equal(given, wanted)

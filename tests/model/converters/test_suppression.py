@@ -16,12 +16,12 @@ from fewtune.verify.session import run_onnxruntime
 BATCH, CLASSES, BOXES, MOST = 2, 3, 20, 4
 
 
-def model_of(centred, threshold):
+def model_of(centered, threshold):
     bounds = {"most": np.array([MOST]), "overlap": np.array([0.3], np.float32)}
     if threshold is not None:
         bounds["least"] = np.array([threshold], np.float32)
     node = helper.make_node(
-        "NonMaxSuppression", ["boxes", "scores", *bounds], ["y"], "nms", center_point_box=centred
+        "NonMaxSuppression", ["boxes", "scores", *bounds], ["y"], "nms", center_point_box=centered
     )
     graph = helper.make_graph(
         [node],
@@ -36,14 +36,14 @@ def model_of(centred, threshold):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize(("centred", "threshold"), [(0, None), (1, 0.9)])
-def test_the_boxes_selected_are_onnxruntimes_and_rows_of_minus_one_follow(centred, threshold):
+@pytest.mark.parametrize(("centered", "threshold"), [(0, None), (1, 0.9)])
+def test_the_boxes_selected_are_onnxruntimes_and_rows_of_minus_one_follow(centered, threshold):
     generator = np.random.default_rng(0)
     feeds = {
         "boxes": generator.uniform(0, 1, (BATCH, BOXES, 4)).astype(np.float32),
         "scores": generator.uniform(0, 1, (BATCH, CLASSES, BOXES)).astype(np.float32),
     }
-    model = model_of(centred, threshold)
+    model = model_of(centered, threshold)
     selected = run_onnxruntime(model, feeds, 1)[0]
     bound = bind_shapes(model, {}, {})
     made = []

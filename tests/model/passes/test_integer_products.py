@@ -132,7 +132,7 @@ def test_products(depth, columns, by_column):
 
 
 @pytest.mark.parametrize("weight_kind", [np.int8, np.uint8])
-def test_dynamic_quantisation(weight_kind):
+def test_dynamic_quantization(weight_kind):
     """As `quantize_dynamic` writes it: the zero point is computed at run time."""
     random = np.random.default_rng(0)
     constants = {
@@ -157,7 +157,7 @@ def test_dynamic_quantisation(weight_kind):
 @pytest.mark.parametrize(("channels", "filters", "kernel"), [(3, 5, 3), (17, 33, 1), (64, 16, 3)])
 @pytest.mark.parametrize("weight_zero", [0, 94])
 def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero):
-    """As onnxruntime's quantisers write them, but for those that they make signed."""
+    """As onnxruntime's quantizers write them, but for those that they make signed."""
     model, feeds = convolution(channels, filters, kernel, by_channel=False, pads=[kernel // 2] * 4)
     for tensor in model.graph.initializer:
         if tensor.name == "weights":

@@ -84,21 +84,22 @@ def plain() -> tvm.IRModule:
 
 
 @pytest.mark.parametrize("m", [2, 4])
-@pytest.mark.parametrize("size", [(8, 8), (7, 13), (5, 19)])
-def test_odd_sizes_agree_with_onnxruntime(m: int, size: tuple[int, int]) -> None:
-    model = convolution_model(size)
+@pytest.mark.parametrize(
+    ("size", "given"),
+    [
+        ((8, 8), {}),
+        ((7, 13), {}),
+        ((5, 19), {}),
+        ((9, 10), {"pads": [0, 0, 0, 0]}),
+        ((9, 10), {"pads": [2, 0, 1, 1]}),
+        ((6, 9), {"batch": 3}),
+    ],
+)
+def test_any_size_padding_and_batch_agree_with_onnxruntime(
+    m: int, size: tuple[int, int], given: dict[str, object]
+) -> None:
+    model = convolution_model(size, **given)
     assert error_of(model, scheduled(lowered_with(model, m))) < BOUND
-
-
-@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [2, 0, 1, 1]])
-def test_any_padding_agrees(pads: list[int]) -> None:
-    model = convolution_model((9, 10), pads=pads)
-    assert error_of(model, scheduled(lowered_with(model, 4))) < BOUND
-
-
-def test_every_image_of_a_batch_agrees() -> None:
-    model = convolution_model((6, 9), batch=3)
-    assert error_of(model, scheduled(lowered_with(model, 4))) < BOUND
 
 
 @pytest.mark.parametrize(("channels", "filters"), [(5, 7), (16, 42)])
