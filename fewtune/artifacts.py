@@ -93,17 +93,7 @@ class Fingerprint(Artifact):
     @property
     def prepares_caches(self) -> bool:
         """Whether caches are prepared before a call: not on a GPU, and not on a board."""
-        return json.loads(self.target)["kind"] == "llvm" and not self.is_board
-
-    @property
-    def is_board(self) -> bool:
-        """Whether it is a board behind TVM's RPC."""
-        return self.at.startswith("rpc://")
-
-    @property
-    def is_fleet(self) -> bool:
-        """Whether it is a fleet: a Dask cluster measures."""
-        return self.at.startswith(("tcp://", "tls://", "local:"))
+        return json.loads(self.target)["kind"] == "llvm" and not self.at.startswith("rpc://")
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

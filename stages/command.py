@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
-from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.machine.device_lock import device_lock
 from stages.ending import exit_code
 from stages.parent_watch import end_with_starter
 
@@ -32,11 +32,14 @@ def measuring(
     fingerprint: Fingerprint, stage: str, model: str, strategy: str | None = None
 ) -> AbstractContextManager[None]:
     """Hold the device that ``stage`` measures on, waiting while another run measures there."""
-    if fingerprint.is_fleet and stage in _ON_FLEET:
+    from fewtune.measure.device import device_of  # loads TVM, as not every stage does
+
+    device = device_of(fingerprint)
+    if device.can.locks_itself and stage in _ON_FLEET:
         # Its machines hold their own devices, batch by batch.
         return nullcontext()
     purpose = f"{stage} {model}" + (f" ({strategy})" if strategy else "")
-    return device_lock(device_name(fingerprint), purpose)
+    return device_lock(device.lock, purpose)
 
 
 def main(stage: str, run: Callable[..., None], arguments: list[str] | None = None) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
-from fewtune.fleet.runner import runner_of
+from fewtune.measure.device import device_of
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
@@ -50,7 +50,7 @@ def run(model: str, strategy: str) -> None:
             places.progress(model, strategy, "share_schedules"),
             bank_directory=places.bank(strategy),
             model_directory=places.tasks(model),
-            run=runner_of(fingerprint),
+            run=device_of(fingerprint).runner,
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)

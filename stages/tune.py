@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
-from fewtune.fleet.runner import runner_of
+from fewtune.measure.device import device_of
 from fewtune.oneshot.write import empty_report
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
@@ -41,7 +41,7 @@ def run(model: str, strategy: str) -> None:
             journal,
             directory,
             progress,
-            run=runner_of(fingerprint),
+            run=device_of(fingerprint).runner,
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)

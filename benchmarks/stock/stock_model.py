@@ -32,9 +32,10 @@ from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import InputError, MachineError, VerificationError
-from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure import interleave
+from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -232,7 +233,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     tasks = extract_tasks(lowered, target)
     work = places.scratch / "stock" / model
     options = BenchmarkOptions(rounds=arguments.rounds)
-    with device_lock(device_name(fingerprint), f"stock {model}"):
+    with device_lock(device_of(fingerprint).lock, f"stock {model}"):
         if arguments.measure_only:
             tuned = read_tuned(tasks, fingerprint, arguments.trials, work)
         else:

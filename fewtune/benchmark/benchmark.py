@@ -25,6 +25,7 @@ from fewtune.benchmark.variants import Measured, Variants
 from fewtune.machine.peak import Peak
 from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave
+from fewtune.measure.device import device_of
 from fewtune.report import kernel_tables
 from fewtune.report.time_breakdown import tuning_steps
 from fewtune.util.files import file_sha256, write_text
@@ -85,7 +86,7 @@ def _measured(
 ) -> tuple[Measured, Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
     libraries = {"tuned": library}
-    if fingerprint.is_board:
+    if not device_of(fingerprint).can.runs_here:
         board = BoardVariants(import_directory, libraries, fingerprint)
         return board.measure(options.rounds, _KNOWN_WITHIN), None
     infos = [task.info for task in result.tasks]

@@ -52,18 +52,16 @@ class Cluster:
         self, at: str, options: FingerprintOptions, say: Callable[[str], object] = _SAY
     ) -> None:
         self._at, self._options, self._say = at, options, say
-        self._own: Any = None
         self._known: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[str] = set()
+        self._own: Any = None
         if at.startswith(LOCAL):
             self._own = distributed.LocalCluster(
                 n_workers=workers_here(at),
                 threads_per_worker=1,
-                processes=True,
                 resources={RESOURCE: 1},
                 memory_limit=0,
                 dashboard_address=None,
-                worker_dashboard_address=None,
                 silence_logs=logging.ERROR,
             )
         try:
@@ -193,5 +191,4 @@ def fleet_fingerprint(options: FingerprintOptions) -> Fingerprint:
     if not at.startswith(LOCAL):
         with Cluster(at, options) as cluster:
             cluster.wait_for_machines(class_of(own))
-    update = {"at": at, "memory_gib": 0, "logical_cores": own.threads}
-    return own.model_copy(update=update)
+    return own.model_copy(update={"at": at, "memory_gib": 0, "logical_cores": own.threads})

@@ -23,7 +23,8 @@ if __name__ == "__main__":
     end_by_interrupts()
     end_with_parent()
 
-from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.machine.device_lock import device_lock
+from fewtune.measure.device import device_of
 from fewtune.process.job import Reply
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
@@ -42,17 +43,15 @@ class ClientJournal(Journal):
         Takes what the client gets, and gives its orders.
     events : list of dict
         The events of the client's journal.
-    device, purpose : str
-        What is locked while an order is carried out, and why.
+    device : str
+        What is locked while an order is carried out.
     """
 
-    def __init__(
-        self, connection: Connection, events: list[dict[str, Any]], device: str, purpose: str
-    ) -> None:
+    def __init__(self, connection: Connection, events: list[dict[str, Any]], device: str) -> None:
         self.path = Path("the client's journal")
         self.events = events
         self._connection = connection
-        self._lock = device, purpose
+        self._device = device
         self._held = ExitStack()
         self._is_ahead = False
 
@@ -85,7 +84,7 @@ class ClientJournal(Journal):
             self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise SystemExit from None
-        self._held.enter_context(device_lock(*self._lock))
+        self._held.enter_context(device_lock(self._device, "a batch of a fleet"))
         self._connection.send(("begun",))
 
     def close(self) -> None:
@@ -97,7 +96,7 @@ def serve(connection: Connection) -> None:
     """Hold the session that the first message describes.
 
     It has the fields of `MeasuringJob`; ``events``, those of the client's journal; ``folders``, the
-    files of each folder that the session's arguments name, by path; and a ``purpose`` in words.
+    files of each folder that the session's arguments name, by path.
     """
     whole = connection.recv()
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
@@ -109,8 +108,8 @@ def serve(connection: Connection) -> None:
                 file.write_bytes(content)
             whole["job"]["arguments"][name] = str(Path(scratch) / name)
         job = MeasuringJob.model_validate(whole["job"])
-        device = device_name(job.fingerprint)
-        journal = ClientJournal(connection, whole["events"], device, whole["purpose"])
+        device = device_of(job.fingerprint)
+        journal = ClientJournal(connection, whole["events"], device.lock)
         try:
             journal.wait_for_order()
             with open(os.devnull, "w") as unseen:

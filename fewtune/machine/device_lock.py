@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import stat
 import sys
 import time
@@ -23,7 +22,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError, quoted
 
 POLL_S = 0.5
@@ -42,14 +40,6 @@ def _let_go_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)
-
-
-def device_name(fingerprint: Fingerprint) -> str:
-    """The lock's name of the device that a fingerprint's target runs on, such as ``cpu``."""
-    if fingerprint.is_board:
-        return re.sub(r"[^\w.-]+", "-", fingerprint.at)
-    kind = json.loads(fingerprint.target)["kind"]
-    return "cpu" if kind in ("llvm", "c") else f"{kind}-0"
 
 
 def lock_path(device: str) -> Path:
@@ -143,7 +133,7 @@ def device_lock(
     Parameters
     ----------
     device : str
-        The device's name (`device_name`).
+        The device's name (`fewtune.measure.device.Device.lock`).
     purpose : str
         What is measured, for those that wait, such as ``tune squeezenet (selective)``.
     say : callable

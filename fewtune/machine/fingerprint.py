@@ -17,10 +17,10 @@ from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 from fewtune.util.switches import switched_off
 
-# By the beginning of an address, the function that describes its device.
-_ELSEWHERE = {
-    "rpc://": "fewtune.machine.board_fingerprint:board_fingerprint",
-    **dict.fromkeys(("tcp://", "tls://", "local:"), "fewtune.fleet.cluster:fleet_fingerprint"),
+# By the beginning of an address, the class of its device (`fewtune.measure.device.Device`).
+KINDS = {
+    "rpc://": "fewtune.measure.board:Board",
+    **dict.fromkeys(("tcp://", "tls://", "local:"), "fewtune.fleet.device:Fleet"),
 }
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
 
@@ -143,9 +143,9 @@ def versions() -> dict[str, str]:
 
 def _elsewhere(options: FingerprintOptions) -> Fingerprint:
     """Look at a device that is not this machine's."""
-    for prefix, place in _ELSEWHERE.items():
+    for prefix, place in KINDS.items():
         if options.device.startswith(prefix):
-            return resolve_name(place)(options)
+            return resolve_name(place).describe(options)
     raise InputError(
-        f"fingerprint.device is {options.device!r}: give here, or {' or '.join(_ELSEWHERE)}..."
+        f"fingerprint.device is {options.device!r}: give here, or {' or '.join(KINDS)}..."
     )

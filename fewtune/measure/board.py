@@ -6,6 +6,7 @@ board. Boards of one key measure in parallel.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -19,6 +20,8 @@ from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
+from fewtune.machine.board_fingerprint import board_fingerprint
+from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.machine.rpc_board import (
     BACK_S,
     BoardAddress,
@@ -202,7 +205,19 @@ class BoardMeasurer(Measurer):
 class Board(Device):
     """Boards of one key behind a tracker, all of one class."""
 
-    can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
+    can = Capabilities(
+        cold_caches=False, finals_in_model=False, shared_cores=False, runs_here=False
+    )
+
+    @classmethod
+    def describe(cls, options: FingerprintOptions) -> Fingerprint:
+        """The fingerprint of a board behind a tracker."""
+        return board_fingerprint(options)
+
+    @property
+    def lock(self) -> str:
+        """A name for the tracker's key."""
+        return re.sub(r"[^\w.-]+", "-", self.fingerprint.at)
 
     def __init__(self, fingerprint: Fingerprint) -> None:
         super().__init__(fingerprint)

@@ -1,7 +1,7 @@
 """A device: where candidates are built and measured, and its capabilities.
 
 A session of tuning or sharing works on any device. What a device cannot do is skipped, and the
-report names it. A further kind is a subclass in a file of its own, named in `_KINDS`.
+report names it. A further kind is a subclass in a file of its own, named in `KINDS`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint
+from fewtune.machine.fingerprint import KINDS, FingerprintOptions, detect_fingerprint
 from fewtune.measure.board_model import BoardModel
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
@@ -20,9 +21,6 @@ from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
-
-# The class of a device, by the beginning of its address.
-_KINDS = {"rpc://": "fewtune.measure.board:Board"}
 
 
 class Capabilities(NamedTuple):
@@ -36,11 +34,17 @@ class Capabilities(NamedTuple):
         A task's fastest schedules can be compared in the model.
     shared_cores : bool
         Kernels run on the cores that build them, so building and measuring alternate.
+    runs_here : bool
+        Processes of this machine can run what is compiled for it.
+    locks_itself : bool
+        Its machines hold their locks while they tune and share, batch by batch.
     """
 
     cold_caches: bool = True
     finals_in_model: bool = True
     shared_cores: bool = True
+    runs_here: bool = True
+    locks_itself: bool = False
 
     @property
     def lacking(self) -> list[str]:
@@ -61,11 +65,23 @@ class Device(ABC):
         The device's own; everything measured there names it.
     """
 
-    can: ClassVar[Capabilities]
+    can: Capabilities
+    # Carries out the work of tuning and sharing; None for a child process of this machine.
+    runner: ClassVar[Callable[..., list[dict[str, Any]]] | None] = None
 
     def __init__(self, fingerprint: Fingerprint) -> None:
         self.fingerprint = fingerprint
         self.target = target_from_json(fingerprint.target)
+
+    @classmethod
+    def describe(cls, options: FingerprintOptions) -> Fingerprint:
+        """Its fingerprint, given its address and more (`detect_fingerprint`)."""
+        return detect_fingerprint(options)
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock that is held while it measures (`device_lock`), such as ``cpu``."""
+        return f"{self.target.kind.name}-0" if has_own_device(self.target) else "cpu"
 
     @abstractmethod
     def open(self) -> WorkerPool:
@@ -136,7 +152,7 @@ def measurer_on(
 
 def device_of(fingerprint: Fingerprint) -> Device:
     """The device of a fingerprint."""
-    for prefix, place in _KINDS.items():
+    for prefix, place in KINDS.items():
         if fingerprint.at.startswith(prefix):
             return resolve_name(place)(fingerprint)
     own = has_own_device(target_from_json(fingerprint.target))

@@ -30,14 +30,14 @@ from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.builds import Builds, has_room
 from fewtune.benchmark.result import ResultFolders
 from fewtune.compile.compile_apart import CompileJob, compile_apart
-from fewtune.fleet.runner import runner_of
-from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.machine.device_lock import device_lock
+from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.oneshot.write import empty_report
-from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import extract_tasks, read_tasks, write_modules
@@ -75,10 +75,11 @@ class Run:
     @contextmanager
     def measuring(self, what: str, *, by_fleet: bool = False) -> Iterator[None]:
         """Hold the device; machines of a fleet hold their own, batch by batch."""
-        if by_fleet and self.fingerprint.is_fleet:
+        device = device_of(self.fingerprint)
+        if by_fleet and device.can.locks_itself:
             yield
             return
-        with device_lock(device_name(self.fingerprint), f"{what} {self.folder}"):
+        with device_lock(device.lock, f"{what} {self.folder}"):
             yield
 
     def go(self) -> None:
@@ -216,7 +217,7 @@ def _tune(run: Run, scratch: Path) -> None:
             options,
             run.journals / "tune",
             scratch,
-            run=runner_of(run.fingerprint),
+            run=device_of(run.fingerprint).runner,
         )
 
 
@@ -247,7 +248,7 @@ def _share(run: Run, scratch: Path) -> None:
                 scratch,
                 bank_directory=bank,
                 model_directory=tasks,
-                run=runner_of(run.fingerprint),
+                run=device_of(run.fingerprint).runner,
             )
 
 
@@ -258,10 +259,7 @@ def _compile(run: Run, scratch: Path) -> None:
 
     def build() -> None:
         imported = run.place("import_model")
-        is_here = not run.fingerprint.is_board and not has_own_device(
-            target_from_json(run.fingerprint.target)
-        )
-        if is_here and has_room(imported):
+        if device_of(run.fingerprint).can.shared_cores and has_room(imported):
             tasks = TaskTable.read(run.place("extract_tasks")).tasks
             try:
                 run._builds.append(Builds.of(imported, tasks, run.fingerprint))

@@ -17,13 +17,13 @@ import pytest
 from fewtune.artifacts import Fingerprint, Selection
 from fewtune.errors import InputError, MachineError
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
-from fewtune.fleet.runner import on_fleet, runner_of
+from fewtune.fleet.device import on_fleet
 from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
+from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import supervise
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
@@ -103,8 +103,9 @@ def when(journals: Path, batches: int, act: threading.Event | None = None) -> No
 
 def test_two_machines_tune_a_network(at: str, tmp_path: Path) -> None:
     own = fingerprint(at)
-    assert runner_of(own) is on_fleet
-    assert runner_of(tuned_tiny.fingerprint()) is supervise
+    assert device_of(own).runner is on_fleet
+    assert device_of(own).can.locks_itself
+    assert device_of(tuned_tiny.fingerprint()).runner is None
     events = tune_all(own, prepared(own, tmp_path / "journals"))
     check_whole(events)
 

@@ -48,7 +48,7 @@ def whole() -> dict[str, Any]:
         header={},
     )
     job_json = measuring.model_dump(mode="json")
-    return {"job": job_json, "purpose": "a test", "folders": {}, "events": []}
+    return {"job": job_json, "folders": {}, "events": []}
 
 
 def test_a_session_answers_batch_by_batch_and_ends() -> None:

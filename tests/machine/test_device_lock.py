@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.helpers.common import alone
-from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine import device_lock
 
@@ -124,16 +123,6 @@ def test_a_note_half_written_is_no_reason_to_fail() -> None:
     assert said == [
         "benchmark: waiting for test, which is busy: a process that has only just begun"
     ]
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"), [('{"kind": "llvm"}', "cpu"), ('{"kind": "cuda"}', "cuda-0")]
-)
-def test_a_device_is_named_by_its_target(target: str, expected: str) -> None:
-    fingerprint = Fingerprint(
-        device="x", logical_cores=1, memory_gib=1, system="x", target=target, threads=1, versions={}
-    )
-    assert device_lock.device_name(fingerprint) == expected
 
 
 def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(

@@ -8,7 +8,6 @@ import pytest
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
-from fewtune.machine.device_lock import device_name
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.board import Board
 from fewtune.measure.device import Here, device_of
@@ -45,7 +44,7 @@ def test_logs_of_a_board_are_of_another_class_and_lock() -> None:
     own, other = tuned_tiny.fingerprint(), board()
     assert log_info(own) != log_info(other)
     assert log_info(other).measuring == 1
-    assert (device_name(own), device_name(other)) == ("cpu", "rpc-tracker-9190-pi")
+    assert (device_of(own).lock, device_of(other).lock) == ("cpu", "rpc-tracker-9190-pi")
 
 
 @pytest.mark.parametrize("device", ["rpc://host/key", "rpc://host:9190", "rpc://host:99999/key"])

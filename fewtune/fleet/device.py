@@ -1,4 +1,4 @@
-"""Runs a stage's measuring work: in a child process here, or on a fleet.
+"""A fleet as a device: the measuring work of a stage is divided among its machines.
 
 A tuning session is divided among the machines: each takes a part of the tasks, with their part of
 the budget, and keeps it, so that races and duels compare times of one machine. Other work, such as
@@ -23,14 +23,15 @@ import distributed
 from fewtune import errors
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import FewtuneError, MachineError
-from fewtune.fleet.cluster import Cluster
+from fewtune.fleet.cluster import Cluster, fleet_fingerprint
 from fewtune.fleet.worker import Answer, carry_out, class_of
 from fewtune.machine.fingerprint import FingerprintOptions
+from fewtune.measure.device import Here, device_of
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.child_process import MeasuringJob, journal_path, packed, supervise
-from fewtune.tuning.job import Runner, SessionJob, TuneJob, Work
+from fewtune.tuning.child_process import MeasuringJob, journal_path, packed
+from fewtune.tuning.job import SessionJob, TuneJob, Work
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import crash_text
 
@@ -38,11 +39,6 @@ from fewtune.tuning.task_state import crash_text
 _FOLDERS = ("bank", "model")
 _MOST_LOSSES = 5
 _POLL_S = 1.0
-
-
-def runner_of(fingerprint: Fingerprint) -> Runner:
-    """The runner of measuring work for the device of a fingerprint (such as `supervise`)."""
-    return on_fleet if fingerprint.is_fleet else supervise
 
 
 def on_fleet(work: Work) -> list[dict[str, Any]]:
@@ -170,7 +166,6 @@ class FleetRun:
         )
         return {
             "job": job.model_dump(mode="json"),
-            "purpose": f"measure {part.tasks[0].info.name} and others for a fleet",
             "folders": {n: _files(Path(arguments[n])) for n in _FOLDERS if arguments.get(n)},
             "events": [e for e in self._events if is_whole or e.get("task") in names],
         }
@@ -251,3 +246,15 @@ class FleetRun:
 def _files(root: Path) -> dict[str, bytes]:
     """The files of a folder, by their paths in it."""
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+class Fleet(Here):
+    """Machines behind a Dask scheduler, all of the class of this one."""
+
+    runner = staticmethod(on_fleet)
+    describe = staticmethod(fleet_fingerprint)
+
+    def __init__(self, fingerprint: Fingerprint) -> None:
+        super().__init__(fingerprint)
+        here = device_of(fingerprint.model_copy(update={"at": ""}))
+        self.can = here.can._replace(locks_itself=True)

@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.errors import MachineError
 from fewtune.fleet.cluster import Cluster
-from fewtune.fleet.runner import FleetRun, parts_of
+from fewtune.fleet.device import FleetRun, parts_of
 from fewtune.fleet.worker import Answer
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
