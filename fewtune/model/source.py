@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, external_data_helper
@@ -73,75 +73,34 @@ class LoadedModel:
         return self.source.description
 
 
-class GivenModel(NamedTuple):
-    """A model that a user gives, checked but not registered.
-
-    Attributes
-    ----------
-    model : ModelProto
-        External data is not loaded.
-    registration : ModelSource
-    path : Path
-        The model file; not used for a light model.
-    locations : list of str
-        Files of external data, relative to the model file's folder.
-    samples : Path or None
-        File of sample inputs.
-    """
-
-    model: ModelProto
-    registration: ModelSource
-    path: Path
-    locations: list[str]
-    samples: Path | None
-
-
-def read_model(
+def _checked(
     source: str,
     shapes: Mapping[str, Sequence[int]] | None,
     seed: int,
     dimensions: Mapping[str, int] | None,
     constants: Mapping[str, Any] | None,
     inputs: Path | None,
-) -> GivenModel:
-    """Read a model, with all checks that do not run it.
-
-    Parameters
-    ----------
-    source : str
-        Path of an ``.onnx`` file, or ``light:NAME``.
-    shapes, dimensions : mapping or None
-        See `fewtune.onnx_graph.inputs.input_shapes`.
-    seed : int
-        Of a light model's weights.
-    constants : mapping or None
-        See `fewtune.onnx_graph.inputs.constant_arrays`.
-    inputs : Path or None
-        File of sample inputs; see `fewtune.onnx_graph.inputs.read_samples`.
-
-    Raises
-    ------
-    InputError
-        If the source, a shape, a constant or the sample inputs cannot be used.
-    """
+) -> tuple[ModelSource, dict[str, Path]]:
+    """A model's registration and its files, by name in its folder, after all checks."""
     sizes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
     dimensions, constants = dict(dimensions or {}), dict(constants or {})
-    path = Path(source).expanduser()
-    locations: list[str] = []
+    files: dict[str, Path] = {}
     if source.startswith(LIGHT_PREFIX):
         light = source.removeprefix(LIGHT_PREFIX)
         model = light_model(light, seed)
         taken: dict[str, Any] = {"light": light, "seed": seed}
     else:
+        path = Path(source).expanduser()
         model, locations = checked_file(path, TAKEN_NAMES)
+        files = {MODEL_FILE: path} | {each: path.parent / each for each in locations}
         taken = {"file": MODEL_FILE}
     constant_arrays(model, constants, sizes, dimensions)
     if inputs is not None:
         sizes = sample_shapes(model, read_samples(inputs), sizes, constants)
         taken["inputs"] = SAMPLES_FILE
+        files[SAMPLES_FILE] = inputs
     input_shapes(model, sizes, dimensions, constants)
-    registration = ModelSource(**taken, shapes=sizes, dimensions=dimensions, constants=constants)
-    return GivenModel(model, registration, path, locations, inputs)
+    return ModelSource(**taken, shapes=sizes, dimensions=dimensions, constants=constants), files
 
 
 def add_model(
@@ -159,8 +118,16 @@ def add_model(
 
     Parameters
     ----------
-    source, shapes, seed, dimensions, constants, inputs
-        See `read_model`. Files are copied, with external data and sample inputs.
+    source : str
+        Path of an ``.onnx`` file, or ``light:NAME``. A file is copied with its external data.
+    shapes, dimensions : mapping, optional
+        See `fewtune.onnx_graph.inputs.input_shapes`.
+    seed : int
+        Of a light model's weights.
+    constants : mapping, optional
+        See `fewtune.onnx_graph.inputs.constant_arrays`.
+    inputs : Path, optional
+        File of sample inputs; see `fewtune.onnx_graph.inputs.read_samples`.
     models_directory : Path
     name : str, optional
         Derived from ``source`` unless given.
@@ -180,20 +147,16 @@ def add_model(
         If the files cannot be written.
     """
     name = name_of(source, name)
-    given = read_model(source, shapes, seed, dimensions, constants, inputs)
+    registration, files = _checked(source, shapes, seed, dimensions, constants, inputs)
     folder = models_directory / name
     if not replace:
-        _refuse_another(folder, given)
+        _refuse_another(folder, registration, files)
     try:
         with whole_directory(folder) as scratch:
-            write_text(scratch / REGISTRATION, given.registration.text())
-            if given.registration.light is None:
-                shutil.copyfile(given.path, scratch / MODEL_FILE)
-            if given.samples is not None:
-                shutil.copyfile(given.samples, scratch / SAMPLES_FILE)
-            for location in given.locations:
-                (scratch / location).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(given.path.parent / location, scratch / location)
+            write_text(scratch / REGISTRATION, registration.text())
+            for place, path in files.items():
+                (scratch / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, scratch / place)
     except OSError as error:
         raise MachineError(f"model {name!r} could not be written to {folder}: {error}") from None
     return name
@@ -227,17 +190,14 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
     return LoadedModel(name, model, source, digest, opset_of(model), samples)
 
 
-def _refuse_another(folder: Path, given: GivenModel) -> None:
+def _refuse_another(folder: Path, registration: ModelSource, files: Mapping[str, Path]) -> None:
     """Raise InputError if ``folder`` holds a different model than the given one."""
     if not (folder / REGISTRATION).exists():
         return
     try:
-        same = ModelSource.read(folder.parent, folder.name) == given.registration
-        if same and given.registration.file is not None:
-            registered = digest_of(folder / MODEL_FILE, given.locations)
-            same = digest_of(given.path, given.locations) == registered
-        if same and given.samples is not None:
-            same = file_sha256(given.samples) == file_sha256(folder / SAMPLES_FILE)
+        same = ModelSource.read(folder.parent, folder.name) == registration and all(
+            file_sha256(path) == file_sha256(folder / place) for place, path in files.items()
+        )
     except (InputError, OSError):
         same = False
     if not same:

@@ -27,7 +27,7 @@ class CheckJob(Job):
         An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
         ``models_directory``.
     shapes, dimensions, constants : mapping, optional
-        See `fewtune.model.source.read_model`.
+        See `fewtune.model.source.add_model`.
     inputs : str or Path, optional
         An ``.npz`` file of sample inputs, input name to array.
     seed : int
