@@ -116,12 +116,7 @@ def left_behind(root: Path) -> list[str]:
         found += [str(path) for path in folder.rglob(".*") if _BESIDE.fullmatch(path.name)]
         found += [str(path) for path in folder.rglob("*.tmp")]
     temporary = root.parent / f"{root.name}.beside" / "locks"
-    kept = {".ses"}  # one of onnxruntime's, written over each time
-    found += [
-        str(path)
-        for path in temporary.iterdir()
-        if path.suffix != ".lock" and path.name not in kept
-    ]
+    found += [str(path) for path in temporary.iterdir() if path.suffix != ".lock"]
     found += [str(path) for path in journals_of(root)]
     return found
 
