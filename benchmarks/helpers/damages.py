@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.helpers.mutations import mutated_event
 from benchmarks.helpers.tiny_checkout import MODEL
 from fewtune.predictor import files_of
 from fewtune.predictor.pretrained import Pretrained
@@ -67,7 +69,7 @@ class Case:
     what: str
     command: tuple[str, ...] | Callable[[], object]
     codes: tuple[int, ...]
-    damage: Callable[[], None]
+    damage: Callable[[], object]
 
 
 # Each is refused, and leaves every file as it was.
@@ -152,6 +154,10 @@ def cases(root: Path, chance: random.Random) -> Iterator[Case]:
     for journal in sorted((root / ".fewtune" / "journals").rglob("*.jsonl")):
         for what, do in damages(journal, chance):
             yield Case("journals", what, stage("tune", *both), (0, 5), do)
+        for _ in range(8):
+            what, changed = mutated_event(journal.read_bytes(), chance)
+            do = partial(journal.write_bytes, changed)
+            yield Case("journals, resumed", what, stage("tune", *both), (0, 5), do)
     log = root / OUT / STRATEGY / "share"
     for name in ("log.json", "database_workload.json", "database_tuning_record.json"):
         for what, do in damages(log / name, chance):

@@ -143,25 +143,27 @@ def _mutated_line(name: str, line: bytes, chance: random.Random) -> tuple[str, b
     return what, json.dumps(value).encode()
 
 
+def mutated_event(journal: bytes, chance: random.Random) -> tuple[str, bytes]:
+    """A journal with a value of one event replaced; the line's checksum fits."""
+    lines = journal.splitlines()
+    number = chance.randrange(1, len(lines))
+    what, event = mutated_value(json.loads(lines[number].partition(b" ")[2]), chance)
+    text = json.dumps(event).encode()
+    lines[number] = f"{zlib.crc32(text):08x} ".encode() + text
+    return f"line {number + 1}: {what}", b"\n".join([*lines, b""])
+
+
 def _journals(journal: Path, chance: random.Random) -> Iterator[Mutation]:
     content = journal.read_bytes()
-    lines = content.splitlines()
-    header = json.loads(lines[0].partition(b" ")[2])
+    header = json.loads(content.partition(b"\n")[0].partition(b" ")[2])
     expected = {key: value for key, value in header.items() if key not in ("kind", "format")}
 
     def read(path: Path) -> None:
         Journal(path, expected).close()
 
     while True:
-        if chance.random() < 0.3:
-            what, changed = mutated_bytes(content, chance)
-        else:
-            number = chance.randrange(1, len(lines))
-            what, event = mutated_value(json.loads(lines[number].partition(b" ")[2]), chance)
-            text = json.dumps(event).encode()
-            line = f"{zlib.crc32(text):08x} ".encode() + text
-            changed = b"\n".join([*lines[:number], line, *lines[number + 1 :], b""])
-            what = f"line {number + 1}: {what}"
+        mutated = mutated_bytes if chance.random() < 0.3 else mutated_event
+        what, changed = mutated(content, chance)
         yield Mutation("journals, mutated", what, changed, read)
 
 

@@ -72,8 +72,7 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     found = read_workloads(directories)
     kept = {digest: logged.trials[:best] for digest, logged in found.items()}
-    checked = all(info.checked for info in infos)
-    infos[0].model_copy(update={"checked": checked}).write(directory)
+    infos[0].model_copy(update={"checked": all(info.checked for info in infos)}).write(directory)
     write_database(
         directory,
         {digest: logged.module for digest, logged in found.items()},
