@@ -24,32 +24,23 @@ from fewtune.tvm_compat.start import tvm
 
 tirx = tvm.tirx
 
-VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
-    "vnni",
-    "avx_vnni",
-    "madd",
-    "avx2_madd",
-    "usdot",
-    "sdot",
-    "plain",
-)
+VNNI, AVX_VNNI, MADD = "vnni", "avx_vnni", "madd"
+AVX2_MADD, USDOT, SDOT, PLAIN = "avx2_madd", "usdot", "sdot", "plain"
 # Those that are one instruction, accumulator and all.
 AT_ONCE = (VNNI, AVX_VNNI, USDOT)
 _NAME = "tirx.dot4_{}"
 _BYTES = 4
 _HIGH_BITS = -2139062144  # 0x80808080 as int32
 _LOW_BYTES = 0x00FF00FF
-# Processor features, the best first, with the form that uses them.
+# The best first: a form, the processor features that it needs, and an instruction's int32 lanes.
 FORMS = (
-    (VNNI, ("avx512vnni", "avx512bw")),
-    (AVX_VNNI, ("avxvnni",)),
-    (MADD, ("avx512bw",)),
-    (AVX2_MADD, ("avx2",)),
-    (USDOT, ("i8mm",)),
-    (SDOT, ("dotprod",)),
+    (VNNI, ("avx512vnni", "avx512bw"), 16),
+    (AVX_VNNI, ("avxvnni",), 8),
+    (MADD, ("avx512bw",), 16),
+    (AVX2_MADD, ("avx2",), 8),
+    (USDOT, ("i8mm",), 4),
+    (SDOT, ("dotprod",), 4),
 )
-# Lanes of int32 that one instruction has.
-_LANES = {VNNI: 16, AVX_VNNI: 8, MADD: 16, AVX2_MADD: 8, USDOT: 4, SDOT: 4}
 
 
 def form_of(has: Callable[[str], bool]) -> str:
@@ -60,7 +51,7 @@ def form_of(has: Callable[[str], bool]) -> str:
     has : callable
         Whether LLVM knows the target to have a feature.
     """
-    for form, features in FORMS:
+    for form, features, _ in FORMS:
         if all(has(feature) for feature in features):
             return form
     return PLAIN
@@ -148,7 +139,7 @@ def _type(lanes: int) -> str:
 
 def _dot(form: str, start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     """A dot product of any number of lanes: by halves, down to what an instruction has."""
-    most = _LANES.get(form, lanes)
+    most = next((each for name, _, each in FORMS if name == form), lanes)
     even = lanes & (lanes - 1) == 0
     if lanes > most and even:
         sums, bytes_of, signs = (_halves(each, lanes) for each in (start, unsigned, signed))
@@ -159,26 +150,26 @@ def _dot(form: str, start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     least = 4
     if form == PLAIN or not even or lanes < least:
         return _plain(start, unsigned, signed, lanes)
-    return _BY_FORM[form](start, unsigned, signed, lanes)
+    if form in (MADD, AVX2_MADD):
+        return _madd(start, unsigned, signed, lanes)
+    if form == SDOT:
+        return _sdot(start, unsigned, signed, lanes)
+    intrinsic = "aarch64.neon.usdot.v4i32.v16i8"
+    if form != USDOT:
+        intrinsic = f"x86.avx512.vpdpbusd.{32 * lanes}"
+    return _of_bytes(intrinsic, start, unsigned, signed, lanes)
+
+
+def _of_bytes(intrinsic: str, start: Any, first: Any, second: Any, lanes: int) -> Any:
+    """LLVM's intrinsic on words that are vectors of bytes."""
+    kind = f"int8x{_BYTES * lanes}"
+    given = (tirx.reinterpret(kind, first), tirx.reinterpret(kind, second))
+    return tirx.call_llvm_pure_intrin(_type(lanes), f"llvm.{intrinsic}", start, *given)
 
 
 def _halves(vector: Any, lanes: int) -> list[Any]:
     half = _type(lanes // 2)
     return [tirx.call_intrin(half, f"tirx.vector{part}", vector) for part in ("low", "high")]
-
-
-def _bytes(vector: Any, lanes: int) -> Any:
-    return tirx.reinterpret(f"int8x{_BYTES * lanes}", vector)
-
-
-def _vnni(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
-    return tirx.call_llvm_pure_intrin(
-        _type(lanes),
-        f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
-        start,
-        _bytes(unsigned, lanes),
-        _bytes(signed, lanes),
-    )
 
 
 def _madd(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
@@ -198,27 +189,11 @@ def _madd(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     return start
 
 
-def _usdot(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
-    return tirx.call_llvm_pure_intrin(
-        _type(lanes),
-        "llvm.aarch64.neon.usdot.v4i32.v16i8",
-        start,
-        _bytes(unsigned, lanes),
-        _bytes(signed, lanes),
-    )
-
-
 def _sdot(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     """Both operands signed: the first less 128, and 128 times the second's sum added again."""
-    high = _constant(_HIGH_BITS, lanes)
-    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-
-    def summed(total: Any, first: Any) -> Any:
-        return tirx.call_llvm_pure_intrin(
-            _type(lanes), name, total, _bytes(first, lanes), _bytes(signed, lanes)
-        )
-
-    return summed(start, unsigned ^ high) - summed(_constant(0, lanes), high)
+    high, name = _constant(_HIGH_BITS, lanes), "aarch64.neon.sdot.v4i32.v16i8"
+    less = _of_bytes(name, start, unsigned ^ high, signed, lanes)
+    return less - _of_bytes(name, _constant(0, lanes), high, signed, lanes)
 
 
 def _plain(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
@@ -227,13 +202,3 @@ def _plain(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
         first = (unsigned >> _constant(8 * place, lanes)) & _constant(255, lanes)
         start = start + first * ((signed << up) >> down)
     return start
-
-
-_BY_FORM: dict[str, Callable[[Any, Any, Any, int], Any]] = {
-    VNNI: _vnni,
-    AVX_VNNI: _vnni,
-    MADD: _madd,
-    AVX2_MADD: _madd,
-    USDOT: _usdot,
-    SDOT: _sdot,
-}

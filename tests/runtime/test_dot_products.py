@@ -25,7 +25,7 @@ INSTRUCTIONS = {
     dot_products.MADD: "vpmaddwd",
     dot_products.AVX2_MADD: "vpmaddwd",
 }
-NEEDS = dict(dot_products.FORMS)
+NEEDS = {form: features for form, features, _ in dot_products.FORMS}
 
 
 def product(form, columns, lanes):
