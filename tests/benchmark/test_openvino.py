@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fewtune.artifacts import CompileReport, Metrics
+from fewtune.artifacts import CompileReport
 from fewtune.benchmark import openvino_peer
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
@@ -19,11 +19,7 @@ from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
-from fewtune.report.conditions import conditions_text
-from fewtune.report.kernel_tables import benchmark_markdown
-from fewtune.report.tables import Result, results_table
 from tests import tuned_tiny
-from tests.made import results as made_results
 
 installed = pytest.mark.skipif(openvino_version() is None, reason="openvino is not installed")
 
@@ -170,35 +166,6 @@ def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(
     assert variants.remarks == ["OpenVINO cannot run the model: no Conv"]
     samples = variants.measured(3)
     assert ratio_if_measured(samples, OPENVINO, "tuned") is None
-
-
-def test_tables_have_a_dash_where_the_peer_is_absent() -> None:
-    headings, row = _row(made_results.metrics())
-    assert row[headings.index("x over OpenVINO")] == "-"
-    assert row[headings.index("OpenVINO ms")] == "-"
-    present = made_results.metrics().model_copy(
-        update={"openvino_latency_ms": 60.0, "speedup_over_openvino": 1.2}
-    )
-    headings, row = _row(present)
-    assert row[headings.index("x over OpenVINO")] == "1.20"
-
-
-def _row(metrics: Metrics) -> tuple[list[str], list[str]]:
-    table = results_table([Result(made_results.benchmark("net", "selective"), metrics)])
-    return list(table.headings), table.rows[0]
-
-
-def test_a_report_says_how_much_faster_and_than_which_version() -> None:
-    plain = made_results.benchmark("net", "selective")
-    assert "OpenVINO" not in benchmark_markdown(plain)
-    conditions = plain.conditions.model_copy(update={"peers": {OPENVINO: "2026.4.1"}})
-    beside = plain.model_copy(
-        update={"speedup_over_openvino": plain.speedup_over_onnxruntime, "conditions": conditions}
-    )
-    text = benchmark_markdown(beside)
-    assert "times as fast as OpenVINO" in text
-    assert "openvino 2026.4.1" in conditions_text(conditions)
-    assert "openvino 2026.4.1" in text
 
 
 def test_openvino_is_no_dependency(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,12 +116,6 @@ def used(module: tvm.IRModule, name: str) -> int:
     return sum(getattr(getattr(v, "op", None), "name_hint", None) == name for v in values)
 
 
-def test_two_convolutions_write_into_one_buffer() -> None:
-    network = two_parts()
-    network.convolution("y", "both", 16)
-    assert checked(network.model("y")).total() == 1
-
-
 def test_a_kernel_of_parts_of_another_rank_concatenates_nothing() -> None:
     parts = [te.placeholder((2, 3), "float32", name) for name in ("first", "second")]
     whole = te.compute((2, 3, 4), lambda i, j, _: parts[0][i, j] + parts[1][i, j])
@@ -129,63 +123,65 @@ def test_a_kernel_of_parts_of_another_rank_concatenates_nothing() -> None:
     assert concatenations(tvm.IRModule({"kernel": function})) == {}
 
 
-def test_a_whole_may_be_an_output() -> None:
-    network = two_parts()
-    network.convolution("y", "both", 16)
-    left_out = checked(network.model("y", "both"))
-    # A kernel transposes the output to NCHW, and reads the whole.
-    assert left_out.total() == 1
-
-
-def test_the_buffer_of_a_chains_last_concatenation_holds_all_parts() -> None:
+def chain() -> Network:
     network = two_parts()
     network.convolution("c", "both", 16)
     network.concatenation("three", "both", "c")
     network.convolution("d", "three", 48)
     network.concatenation("four", "three", "d")
     network.convolution("y", "four", 16)
-    assert checked(network.model("y")).total() == 3
+    return network
 
 
-def test_parts_are_read_by_others_too() -> None:
-    network = two_parts()
-    network.convolution("c", "b", 16)
+def shared_parts(other: str) -> Network:
+    """One or two parts of a whole are read by something else, too."""
+    network = two_parts(16, 16)
     network.convolution("d", "both", 16)
+    if other == "convolution":
+        network.convolution("c", "b", 16)
+    elif other == "product":
+        network.node("Mul", "product", "a", "b")
+        network.convolution("c", "product", 16)
+    else:
+        network.convolution("e", "x", 16)
+        network.concatenation("others", "e", "a")
+        network.convolution("c", "others", 16)
     network.node("Add", "y", "c", "d")
-    assert checked(network.model("y")).total() == 1
+    return network
 
 
-def test_rows_that_are_no_whole_vectors_are_copied() -> None:
-    network = two_parts(16, 12)
+def ended(network: Network) -> Network:
     network.convolution("y", "both", 16)
-    assert checked(network.model("y")).total() == 0
+    return network
 
 
-def test_one_tensor_twice_is_copied() -> None:
+def one_tensor_twice() -> Network:
     network = Network()
     part = network.convolution("a", "x", 16)
     network.concatenation("both", part, part)
-    network.convolution("y", "both", 16)
-    assert checked(network.model("y")).total() == 0
+    return ended(network)
 
 
-def test_a_part_of_two_wholes_is_in_the_first() -> None:
-    network = two_parts()
-    network.convolution("c", "x", 16)
-    network.concatenation("others", "c", "a")
-    network.convolution("d", "both", 16)
-    network.convolution("e", "others", 16)
-    network.node("Add", "y", "d", "e")
-    assert checked(network.model("y")).total() == 1
-
-
-def test_a_kernel_may_be_given_two_parts_of_one_buffer() -> None:
-    network = two_parts(16, 16)
-    network.node("Mul", "product", "a", "b")
-    network.convolution("c", "both", 16)
-    network.convolution("d", "product", 16)
-    network.node("Add", "y", "c", "d")
-    assert checked(network.model("y")).total() == 1
+@pytest.mark.parametrize(
+    ("network", "outputs", "left_out"),
+    [
+        (ended(two_parts()), ["y"], 1),
+        # A kernel transposes the output to NCHW, and reads the whole.
+        (ended(two_parts()), ["y", "both"], 1),
+        (chain(), ["y"], 3),
+        (shared_parts("convolution"), ["y"], 1),
+        (shared_parts("product"), ["y"], 1),
+        # A part of two wholes is in the first.
+        (shared_parts("whole"), ["y"], 1),
+        # Rows that are no whole vectors are copied.
+        (ended(two_parts(16, 12)), ["y"], 0),
+        (one_tensor_twice(), ["y"], 0),
+    ],
+)
+def test_parts_are_computed_in_their_whole(
+    network: Network, outputs: list[str], left_out: int
+) -> None:
+    assert checked(network.model(*outputs)).total() == left_out
 
 
 def test_an_input_of_the_model_stays_where_it_is() -> None:
@@ -203,9 +199,7 @@ def test_an_input_of_the_model_stays_where_it_is() -> None:
 
 
 def test_concatenations_are_recognised_by_what_they_compute() -> None:
-    network = two_parts()
-    network.convolution("y", "both", 16)
-    lowered = lowered_of(network.model("y"))
+    lowered = lowered_of(ended(two_parts()).model("y"))
     (name,) = concatenations(lowered)
     assert concatenations(lowered) == {name: 3}
     # With a fused activation, a kernel does more than concatenate.
@@ -219,9 +213,7 @@ def test_concatenations_are_recognised_by_what_they_compute() -> None:
 def test_a_compilation_reports_what_it_leaves_out(
     tmp_path: Path, in_place: str, left_out: int
 ) -> None:
-    network = two_parts()
-    network.convolution("y", "both", 16)
-    imported(network.model("y"), tmp_path)
+    imported(ended(two_parts()).model("y"), tmp_path)
     target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
     lowered = read_lowered(tmp_path / "import")
     tasks = extract_tasks(lowered, target)

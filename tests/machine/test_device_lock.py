@@ -135,32 +135,15 @@ def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(
     assert capsys.readouterr().err == "engine: no C compiler\n"
 
 
-def _refuse(why: str) -> None:
-    lock = device_lock.device_lock(DEVICE, "tune")
-    with pytest.raises(MachineError, match=why), lock:
-        pass
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_another_name_of_a_file_is_not_written(
+    tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    device_lock.lock_path(DEVICE).symlink_to(victim)
-    with (
-        pytest.raises(MachineError, match="cannot be used as a lock"),
-        device_lock.device_lock(DEVICE, "tune"),
-    ):
-        pass
-    assert victim.read_text() == "precious"
-
-
-def test_another_name_of_a_file_is_not_written(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    device_lock.lock_path(DEVICE).hardlink_to(victim)
-    with (
-        pytest.raises(MachineError, match="no plain file of its own"),
-        device_lock.device_lock(DEVICE, "tune"),
-    ):
+    make(device_lock.lock_path(DEVICE), victim)
+    refused = pytest.raises(MachineError, match="cannot be used as a lock")
+    with refused, device_lock.device_lock(DEVICE, "tune"):
         pass
     assert victim.read_text() == "precious"
 
@@ -168,10 +151,8 @@ def test_another_name_of_a_file_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_refused_in_a_line(make: Callable[[Path], None]) -> None:
     make(device_lock.lock_path(DEVICE))
-    with (
-        pytest.raises(MachineError, match="cannot be used as a lock"),
-        device_lock.device_lock(DEVICE, "tune"),
-    ):
+    refused = pytest.raises(MachineError, match="cannot be used as a lock")
+    with refused, device_lock.device_lock(DEVICE, "tune"):
         pass
 
 

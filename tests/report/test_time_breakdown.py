@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
-from fewtune.report.kernel_tables import benchmark_markdown
-from fewtune.report.time_breakdown import steps_table, tuning_steps
-from tests.made.results import benchmark
+from fewtune.report.time_breakdown import tuning_steps
 from tests.made.tasks import made_task
 
 
@@ -81,24 +77,3 @@ def test_steps_stand_in_order_and_those_that_did_nothing_do_not() -> None:
     assert [step.spent_s for step in steps] == [0.5, 5.0, 3.0, 7.0]
     # 2 ms in each of two calls; where no default schedule was measured, nothing is known.
     assert [step.gained_ms for step in steps] == [None, 4.0, 0.5, 0.25]
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_report_names_each_step_with_its_rule(is_known: bool) -> None:
-    steps = tuning_steps(
-        [made_task("once", 1)],
-        0.0,
-        tuned(searched("once", None, 2.0)),
-        shared(round_of("first donors", 3.0, 0.5)),
-    )
-    first, second = steps_table(steps).records()
-    assert (first["step"], first["spent s"], first["building s"]) == (
-        "search of the selected",
-        "5.00",
-        "2.50",
-    )
-    assert (first["gained ms"], second["gained ms"], second["trials"]) == ("-", "0.500", "8")
-    report = benchmark("made", "selective").model_copy(update={"steps": steps if is_known else []})
-    text = benchmark_markdown(report)
-    assert ("- first donors: the rule of first donors.\n" in text) == is_known
-    assert ("### What tuning time went to" in text) == is_known
