@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.tvm import tvm
+from fewtune.tvm_compat.tensors import view_of
 
 # Arrays of at least this size lie in borrowed memory.
 _LARGE_BYTES = 2**24
@@ -45,12 +46,11 @@ class Buffers:
         if self._borrow is not None and size >= _LARGE_BYTES and dtype == "float32":
             lent = self._borrow(place, prod(shape))
             if lent is not None:
-                return lent._create_view(tuple(shape)), np.from_dlpack(lent).reshape(shape)
+                return view_of(lent, shape), np.from_dlpack(lent).reshape(shape)
         held = self._held.get(place)
         if held is None or int(held.shape[0]) < size:
             # The smaller one is freed before the larger one is allocated.
             self._held.pop(place, None)
             held = self._held[place] = tvm.runtime.empty((size,), "uint8")
         array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
-        # TVM has no public function for a view.
-        return held._create_view(tuple(shape), dtype), array
+        return view_of(held, shape, dtype), array

@@ -15,6 +15,7 @@ import numpy as np
 
 from fewtune.runtime.tvm import fill_repeating, tvm
 from fewtune.timing.cache_state import buffer_bytes
+from fewtune.tvm_compat.tensors import view_of
 
 # So many numbers are drawn; repeated, they fill a buffer.
 _FILLED_AT_ONCE = 2**16
@@ -75,7 +76,7 @@ class Buffers:
         place = min(fitting, key=fitting.__getitem__)
         self._lent.add(place)
         self._filled[place] = 0
-        return self._memory[place]._create_view((elements,))
+        return view_of(self._memory[place], (elements,))
 
     def borrow(self, number: int, elements: int) -> Any | None:
         """Memory of a float32 argument, which a check fills with random numbers of its own.
@@ -97,7 +98,7 @@ class Buffers:
         held = self._memory.get(place)
         if held is None or place in self._lent or prod(held.shape) < elements:
             return None
-        return held._create_view((elements,))
+        return view_of(held, (elements,))
 
     @property
     def held_bytes(self) -> int:
@@ -128,7 +129,7 @@ class Buffers:
             self._views = [self._view(i, *spec, i in read_only) for i, spec in enumerate(specs)]
             self._of = key
         return [
-            view if tuple(view.shape) == tuple(shape) else view._create_view(shape)
+            view if tuple(view.shape) == tuple(shape) else view_of(view, shape)
             for view, shape in zip(self._views, shapes, strict=True)
         ]
 
@@ -153,7 +154,7 @@ class Buffers:
             self._memory.pop(place, None)
             self._filled.pop(place, None)
             held = self._memory[place] = tvm.runtime.empty((elements,), dtype, self._device)
-        view = held._create_view(tuple(shape))
+        view = view_of(held, shape)
         if self._filled.get(place, 0) < elements:
             self._fill(view)
         self._filled[place] = max(elements, self._filled.get(place, 0)) if is_read_only else 0

@@ -15,6 +15,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.runtime.tvm import build, tvm
 from fewtune.task.analysis import PRODUCTS, TILES
 from fewtune.tvm_compat.intrinsics import frames_without_source
+from fewtune.tvm_compat.tensors import view_of
 
 # Elements of a step: a vector of the widest kind.
 _STEP = 16
@@ -76,7 +77,7 @@ def parallel_axis(module_json: str) -> int:
 def sliced(tensor: Any, axis: int) -> Any:
     """A tensor's memory as ``(slices, elements)``: the axes before ``axis``, and the others."""
     extents = [int(extent) for extent in tensor.shape]
-    return tensor._create_view((prod(extents[:axis]), prod(extents[axis:])))
+    return view_of(tensor, (prod(extents[:axis]), prod(extents[axis:])))
 
 
 def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:

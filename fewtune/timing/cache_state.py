@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.runtime.tvm import tvm
+from fewtune.tvm_compat.functions import set_function
 
 # The version of this way of measuring: times of another version cannot be compared.
 MEASURING = 5
@@ -146,7 +146,7 @@ class CacheState:
         self._flush, self._rewrite = flush, rewrite
         self._flushed: list[Any] = []
         self._activations: list[Any] = []
-        tvm.register_global_func(_BEFORE_CALL, self._before_call, override=True)
+        set_function(_BEFORE_CALL, self._before_call)
 
     def evaluate(
         self,

@@ -22,6 +22,8 @@ from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import ContenderSamples, charged, followers
+from fewtune.tvm_compat.functions import set_function
+from fewtune.tvm_compat.tensors import view_of
 from fewtune.verify.session import random_inputs
 from fewtune.workers.kernel_library import Contender
 
@@ -82,7 +84,7 @@ class ModelRun:
         self._fill = _filler()
         for place, site in enumerate(skeleton.sites):
             called = self._called(place, site)
-            tvm.register_global_func(site_function(place), called, override=True)
+            set_function(site_function(place), called)
         self._machine = relax.VirtualMachine(build_skeleton(skeleton, target), self._device)
         arrays = random_inputs(skeleton.inputs, _SEED)
         self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
@@ -162,7 +164,7 @@ class ModelRun:
                 memory = tvm.runtime.empty((most,), "float32", self._device)
             self._fill(memory, shape)
             for view, each in zip(views, laid_out, strict=True):
-                view[place] = memory._create_view(each)
+                view[place] = view_of(memory, each)
         return views
 
 
