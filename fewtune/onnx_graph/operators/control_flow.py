@@ -146,7 +146,7 @@ def _step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
 
     The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
     scalar would be written into the kernel, and an index of one axis becomes a slice
-    (`fewtune.onnx_graph.gathers`): there would be a kernel for each step.
+    (`fewtune.onnx_graph.views`): there would be a kernel for each step.
     """
     shape = graph.shape(data)
     if graph.value(data) is not None or shape[axis] == 1:
