@@ -1,6 +1,6 @@
 """Kill processes of runs at random moments; say whether anything was lost, repeated or left behind.
 
-    python benchmarks/kills.py [--kills 60] [--of run api fleet] [--seed 0]
+    python benchmarks/kills.py [--kills 60] [--of run api fleet] [--services 12] [--seed 0]
         [--output results/kills.json]
 
 Each kill begins a run of a small network anew, by the command, by `fewtune.tune`, or by that on a
@@ -13,6 +13,9 @@ builds and measures. Afterwards the same runs to its end. Then
   nothing repeated;
 - no descendant of either run is alive, and no file, folder, journal or socket under way lies
   anywhere, the folder for temporary files among the places.
+
+With ``--services`` processes of `fewtune ui`, `serve` and `watch` and of `dvc repro` are killed as
+well: ten seconds later no descendant, listener or temporary file of theirs may be left.
 
 Prints a line a kill, then one line of JSON. Exit code 1 if anything went wrong.
 """
@@ -28,11 +31,13 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +55,9 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # A command that is interrupted or ended tells so by its exit code within this time.
 _END_S = 30.0
 _STAGE_S = 5.0
+# Nothing is left of a command that was killed, so long after it.
+_LEFT_S = 10.0
+SERVICES = ("ui", "serve", "watch", "repro")
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 _PR_SET_CHILD_SUBREAPER = 36
 # What is begun, and the device that the API measures on.
@@ -141,12 +149,12 @@ def reset(root: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def begin(root: Path, what: str = RUN) -> subprocess.Popen[str]:
-    """Start a run: by the command, or by the API on one of its devices."""
+def begin(root: Path, what: str = RUN, command: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start a run, by the command or by the API on one of its devices, or another command."""
     tunes = ["-m", "pipelines.cli", "run", MODEL] if what == RUN else ["-c", _TUNES, _DEVICES[what]]
     with (root / "run.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, *tunes],
+            [sys.executable, *(command or tunes)],
             cwd=root,
             env=tiny_checkout.environment(root, {"PYTHONFAULTHANDLER": "1"}),
             stdin=subprocess.DEVNULL,
@@ -246,6 +254,58 @@ def _victim(
     return kind, chance.choice(sorted(kinds[kind], key=lambda each: each.pid))
 
 
+def one_service_kill(root: Path, number: int, chance: random.Random) -> dict[str, Any]:
+    """Kill one process of a command other than a run, and look at what is left of it."""
+    kind, sent = SERVICES[number % len(SERVICES)], chance.choice(SIGNALS)
+    port = _free_port()
+    serves = kind in ("ui", "serve")
+    command = {
+        "repro": ("-m", "dvc", "repro", "--force", f"select_tasks@{MODEL}-selective"),
+        "watch": ("-m", "pipelines.cli", "watch", "--fleet"),
+    }.get(kind, ("-m", "pipelines.cli", kind, "--port", str(port)))
+    began = time.monotonic()
+    process = begin(root, RUN, command)
+    while serves and process.poll() is None and not _listens(port):
+        time.sleep(0.1)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(chance.uniform(0.2, _STAGE_S))
+    row: dict[str, Any] = {"kill": number, "command": kind, "signal": sent.name}
+    row["after_s"] = round(time.monotonic() - began, 1)
+    victim = chance.choice(descendants() or [psutil.Process()])
+    if victim.pid == os.getpid():
+        return {**row, "process": "none: it had ended", "faults": []}
+    row["process"] = f"{kind}: {'command' if victim.pid == process.pid else 'child'}"
+    with contextlib.suppress(psutil.Error):
+        victim.send_signal(sent)
+    faults = []
+    try:
+        row["code"] = process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        if victim.pid == process.pid:
+            faults.append(f"the command had not ended {_END_S:g} s after {sent.name}")
+        process.send_signal(signal.SIGTERM)
+        row["code"] = process.wait(_END_S)
+    faults += _tracebacks(_log(root), "the killed command")
+    deadline = time.monotonic() + _LEFT_S
+    while (left := left_behind(root)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    faults += [f"left behind: {what}" for what in left]
+    if _listens(port):
+        faults.append(f"port {port} is still listened on")
+    return {**row, "faults": faults}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _tracebacks(text: str, where: str) -> list[str]:
     """A run's first traceback, if it printed one, and the lines around it."""
     at = text.find("Traceback")
@@ -257,6 +317,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--of", nargs="+", choices=KINDS, default=KINDS, help="runs, in turns")
+    parser.add_argument("--services", type=int, default=0, help="kills of other commands")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--checkout", type=Path, help="one that `tiny_checkout` made before")
@@ -268,9 +329,12 @@ def main() -> int:
         root = options.checkout or tiny_checkout.make(Path(scratch) / "checkout")
         run_s = {what: options.run_s or _whole_run_s(root, what) for what in options.of}
         chance = random.Random(options.seed)
-        for number in range(options.kills):
-            what = options.of[number % len(options.of)]
-            rows.append(one_kill(root, number, chance, run_s[what], what))
+        for number in range(options.kills + options.services):
+            if number < options.kills:
+                what = options.of[number % len(options.of)]
+                rows.append(one_kill(root, number, chance, run_s[what], what))
+            else:
+                rows.append(one_service_kill(root, number, chance))
             print(json.dumps(rows[-1]), flush=True)
             if options.output:
                 options.output.write_text(summary(rows, run_s) + "\n")

@@ -282,8 +282,6 @@ def _add_predictor(commands: _Commands) -> None:
     train.add_argument("--keep", metavar="FILE", help="keep what is learnt from, as .npz")
     most = "learn from so many trials, of the most usual shapes first"
     train.add_argument("--most-trials", type=int, metavar="N", help=most)
-    unseen = "learn nothing from its shapes, and print how good the predictor is for it"
-    _several(train, "--hold-out", "MODEL", unseen)
     output = "without ending, such as predictors/mine"
     train.add_argument("--output", required=True, metavar="PATH", help=output)
     kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")

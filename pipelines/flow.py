@@ -20,12 +20,12 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FAULT, FewtuneError, one_line
-from fewtune.report import tables
+from fewtune.report import kernel_tables, tables
 from pipelines.checkout.project import find_root
 from pipelines.checkout.results import listed
 from pipelines.dvc_repo.dag import Stage
 from pipelines.runs.outcome import Outcome
-from pipelines.runs.publish import StageProgress, publish_fleet, publish_result, publish_results
+from pipelines.runs.publish import StageProgress, publish
 from pipelines.runs.run_plan import Steps, run_all
 from pipelines.runs.stage_process import Ending
 from stages.params import LISTS
@@ -92,11 +92,12 @@ class FlowSteps(Steps):
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
         """Show results on Prefect's page."""
-        if every:
-            publish_results(results)
-        else:
-            for result in results:
-                publish_result(result)
+        if every and results:
+            publish("results", tables.results_markdown(results), "All results on disk")
+        for result in results if not every else ():
+            name, text = f"{result.model}-{result.strategy}", result.benchmark
+            described = f"Latencies and kernels of {name}"
+            publish(f"result-{name}", kernel_tables.benchmark_markdown(text), described)
 
 
 def _state(ending: Ending) -> State[Any]:
@@ -171,7 +172,7 @@ def _watched(models: list[str] | None) -> Ending:
     root = find_root()
     try:
         every = watch(root, fleet=True)
-        publish_fleet(fleet_markdown(every), fleet_picture(every))
+        publish("fleet", fleet_markdown(every), "Latency over time", fleet_picture(every))
         raise_if_slower(watch(root, models))
     except FewtuneError as error:
         return Ending(error.exit_code, one_line(error))

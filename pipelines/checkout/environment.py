@@ -7,7 +7,9 @@ when they are imported. Whatever the user has set stays: ``MLFLOW_TRACKING_URI``
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
@@ -15,15 +17,13 @@ from pipelines.checkout.project import find_root
 from pipelines.servers.server import LOCALHOST, new_secret
 from stages.paths import Places
 
-_QUIET = {
+_EVERYWHERE = {
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-}
-_EMBEDDED = {
     # A first start makes Prefect's database: 12 s on two cores, more than a minute on a slow disk.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_API_HOST": LOCALHOST,
@@ -38,16 +38,6 @@ _EMBEDDED = {
     "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
     "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
 }
-
-
-def settings(root: Path) -> dict[str, str]:
-    """What is set for the checkout at ``root``, unless the user has set it."""
-    return {
-        **_QUIET,
-        **_EMBEDDED,
-        "PREFECT_HOME": str(Places(root).scratch / "prefect"),
-        "MLFLOW_TRACKING_URI": default_tracking_uri(root),
-    }
 
 
 def default_tracking_uri(root: Path) -> str:
@@ -69,31 +59,34 @@ def protect() -> None:
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://{LOCALHOST}"
 
 
+def _set(values: Mapping[str, str]) -> None:
+    """Set what the user has not set."""
+    for name, value in values.items():
+        if not os.environ.get(name):
+            os.environ[name] = value
+
+
 def prepare(root: Path) -> None:
-    """Set what the user has not set, and make the folder of Prefect's database.
+    """Set what belongs to the checkout at ``root``, and make the folder of Prefect's database.
 
     Raises
     ------
     MachineError
         If that folder cannot be made: Prefect's server would retry for minutes.
     """
-    for name, value in settings(root).items():
-        if not os.environ.get(name):
-            os.environ[name] = value
+    home = str(Places(root).scratch / "prefect")
+    _set({"PREFECT_HOME": home, "MLFLOW_TRACKING_URI": default_tracking_uri(root)})
     protect()
-    home = Path(os.environ["PREFECT_HOME"])
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(
-            f"{home} cannot be made ({error.strerror}): Prefect keeps its database there; "
-            "set PREFECT_HOME to a folder that can be written"
+            f"{os.environ['PREFECT_HOME']} cannot be made ({error.strerror}): Prefect keeps its "
+            "database there; set PREFECT_HOME to a folder that can be written"
         ) from None
 
 
-try:
+_set(_EVERYWHERE)
+# Outside a checkout, only settings that do not depend on it can be set.
+with contextlib.suppress(InputError):
     prepare(find_root())
-except InputError:
-    # Outside a checkout, only settings that do not depend on it can be set.
-    for _name, _value in {**_QUIET, **_EMBEDDED}.items():
-        os.environ.setdefault(_name, _value)

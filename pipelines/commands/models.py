@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import json
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +33,10 @@ def add(options: argparse.Namespace) -> int:
     name_of(options.source, options.name)
     root = find_root()
     places = Places(root)
-    # DVC, and the modules for registering, load while another process checks the model.
-    with _loading("fewtune.model.source", "pipelines.dvc_repo.track", "dvc.repo"):
-        if not options.no_check:
-            report = _checked(options, given, root)
-            if not report.ok:
-                raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
+    if not options.no_check:
+        report = _checked(options, given, root)
+        if not report.ok:
+            raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
     from pipelines.checkout.parameters import change_parameters
     from pipelines.dvc_repo.track import model_files, track
 
@@ -58,24 +52,6 @@ def add(options: argparse.Namespace) -> int:
         tell(line)
     tell(f"tune with: fewtune run {name}")
     return 0
-
-
-@contextlib.contextmanager
-def _loading(*modules: str) -> Iterator[None]:
-    """Import modules while the block runs."""
-
-    def load() -> None:
-        with without_gc():
-            for module in modules:
-                importlib.import_module(module)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        yield
-    finally:
-        # A process that ends in the middle of an import may crash.
-        thread.join()
 
 
 def check(options: argparse.Namespace) -> int:

@@ -1,11 +1,8 @@
 """Predictors: trained anew, listed, described (``fewtune predictor``).
 
 Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and the predictor
-learns from every task of a kind that it knows. ``--hold-out MODEL`` prints how good it is for
-another fully tuned model; it then learns nothing from that model's shapes. A table compares the
-best trial among the predictor's choices with the best of all trials, and with trials drawn at
-random. ``--keep FILE.npz`` keeps the samples, a few hundred kilobytes. ``--samples FILE.npz`` also
-learns from such a file, with or without models' logs.
+learns from every task of a kind that it knows. ``--keep FILE.npz`` keeps the samples, a few hundred
+kilobytes. ``--samples FILE.npz`` also learns from such a file, with or without models' logs.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +20,6 @@ from fewtune.errors import InputError
 from fewtune.predictor import files_of, shipped
 from fewtune.predictor.pretrained import (
     Pretrained,
-    TaskSamples,
     read_conditions,
     thread_counts,
 )
@@ -42,27 +38,20 @@ from fewtune.search.warm_start import measured_trials, task_samples
 from fewtune.storage.database import read_database
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
-from fewtune.util.table import MISSING, Table, number
+from fewtune.util.table import MISSING, Table
 from pipelines.checkout.project import find_root
 from pipelines.commands.show import tell
 from stages.paths import Places
 
-_TOP = (1, 2, 4, 8)
-_DRAWN = 50
 _SHIPPED = shipped()[0].parent
 
 
 def predictor(options: argparse.Namespace) -> int:
     """Train, list or describe predictors."""
     if options.action == "train":
-        train(
-            options.models,
-            options.hold_out,
-            Path(options.output),
-            given=[Path(file) for file in options.samples],
-            kept=None if options.keep is None else Path(options.keep),
-            most_trials=options.most_trials,
-        )
+        given = [Path(file) for file in options.samples]
+        kept = None if options.keep is None else Path(options.keep)
+        train(options.models, Path(options.output), given, kept, options.most_trials)
         return 0
     try:
         places = Places(find_root())
@@ -77,25 +66,8 @@ def predictor(options: argparse.Namespace) -> int:
     return 0
 
 
-class Learnable(NamedTuple):
-    """A task that was tuned in full.
-
-    Attributes
-    ----------
-    shapes : str
-        What it computes, without what is fused to it: operator, data and weights.
-    weight : int
-        How often it occurs in the model.
-    samples : TaskSamples
-    """
-
-    shapes: str
-    weight: int
-    samples: TaskSamples
-
-
-def learnable_of(model: str, places: Places) -> list[Learnable]:
-    """The trials of full tuning for a model's tasks."""
+def learnable_of(model: str, places: Places) -> list[Sampled]:
+    """The trials of full tuning for a model's tasks, by what each computes unfused."""
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
     directory = places.tuned(model, "full")
@@ -109,29 +81,8 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
         space = SearchSpace(task.mod, target)
         samples = task_samples(space, trials[task.info.name], is_cold=is_cold)
         if samples is not None:
-            shapes = str((task.info.operator, str(task.info.shapes[:2])))
-            found.append(Learnable(shapes, task.info.weight, samples))
+            found.append(Sampled(str((task.info.operator, str(task.info.shapes[:2]))), samples))
     return found
-
-
-def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
-    """How much slower the best of a few trials is than the best of all, over a model's tasks."""
-    random = np.random.default_rng(0)
-    rated = [
-        (each.weight, each.samples.times_s, pretrained.expected(each.samples.features))
-        for each in held_out
-    ]
-    rows = []
-    for top in _TOP:
-        found, drawn, best = 0.0, 0.0, 0.0
-        for weight, times_s, speeds in rated:
-            order = np.argsort(-speeds, kind="stable")
-            lots = [times_s[random.permutation(len(times_s))[:top]].min() for _ in range(_DRAWN)]
-            found += weight * times_s[order[:top]].min()
-            drawn += weight * float(np.mean(lots))
-            best += weight * times_s.min()
-        rows.append([str(top), number(found / best), number(drawn / best)])
-    return Table(["chosen", "by the predictor", "at random"], rows)
 
 
 def predictor_table(paths: Sequence[Path]) -> Table:
@@ -178,20 +129,17 @@ def predictor_called(name: str, places: Places) -> Path:
 
 
 def train(
-    models: list[str],
-    left_out: list[str],
+    models: Sequence[str],
     output: Path,
-    *,
     given: Sequence[Path] = (),
     kept: Path | None = None,
     most_trials: int | None = None,
 ) -> None:
-    """Train a predictor on models, write it, and print how good it is for those left out.
+    """Train a predictor on models that were tuned in full here, and write it.
 
     Parameters
     ----------
-    models, left_out : list of str
-        Tuned in full here.
+    models : sequence of str
     output : Path
         Of the predictor, without an ending.
     given : sequence of Path
@@ -204,31 +152,23 @@ def train(
     if most_trials is not None and most_trials < 1:
         raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
     places = Places()
-    held_out = {model: learnable_of(model, places) for model in left_out}
-    unseen = {each.shapes for tasks in held_out.values() for each in tasks}
-    for model, tasks in held_out.items():
-        if not tasks:
-            raise InputError(f"{model} has no task that a predictor could be held to")
     stored = [(path, *read_samples(path)) for path in given]
     conditions = {**(stored[0][2] if stored else {}), **(_conditions(places) if models else {})}
     counts = {conditions["threads"]} if conditions else set()
     taught: list[str] = []
-    found: list[Sampled] = []
+    learnt: list[Sampled] = []
     for path, earlier, own in stored:
         require_alike(path, own, conditions)
         counts |= set(thread_counts(own))
         taught += own.get("models", [])
-        found += earlier
+        learnt += earlier
     for model in models:
-        found += [Sampled(each.shapes, each.samples) for each in learnable_of(model, places)]
-    learnt = [each for each in found if each.shapes not in unseen]
+        learnt += learnable_of(model, places)
     if not learnt:
-        raise InputError(
-            "nothing is left to learn from: name models tuned in full, or give --samples"
-        )
+        raise InputError("there is nothing to learn from: name models tuned in full, or --samples")
     if most_trials is not None:
         learnt = at_most(usual_first(learnt, np.random.default_rng(0)), most_trials)
-    conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
+    conditions |= {"models": [*taught, *models], "tasks": len(learnt)}
     if len(counts) > 1:
         conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}
         conditions["target"] = {**conditions["target"], "num-cores": max(counts)}
@@ -237,9 +177,6 @@ def train(
     pretrained = Pretrained.train([each.samples for each in learnt], conditions)
     pretrained.write(output)
     tell(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
-    for model, tasks in held_out.items():
-        tell(f"\n{model}, time beside the best of all trials:\n")
-        print(regret(pretrained, tasks).markdown())
 
 
 def _conditions(places: Places) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fewtune.errors import InputError, RegressionError
 from fewtune.report import kernel_tables, tables
 from pipelines.checkout.project import find_root
-from pipelines.commands.show import say, show_results, shown
+from pipelines.commands.show import say, show_results, shown, tell
 from stages.paths import Places
 
 
@@ -45,7 +45,7 @@ def compare(options: argparse.Namespace) -> int:
     table, lines = compare_recorded(root, options.results)
     table.print()
     for line in lines:
-        print(line)
+        tell(line)
     return 0
 
 
@@ -62,8 +62,8 @@ def watch(options: argparse.Namespace) -> int:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--page {folder} is no folder: give one that both files go to")
     for path in write_page(watched, folder):
-        print(f"  {shown(path)}")
-    lines = [each.line() for each in watched if each.is_slower]
+        tell(f"  {shown(path)}")
+    lines = [line for each in watched if (line := each.line())]
     for line in lines:
         say(f"fewtune: {line}")
     return RegressionError.exit_code if lines else 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 _SOURCE, _SHA256, _BINDING = "model.source", "model.source_sha256", "model.binding"
-_SEEDED = re.compile(r"light:\S+ seed \d+")
+_SEEDED = re.compile(r"(light|zoo):\S+ seed \d+")
+_VERSION = "machine.versions."
 _NO_SETTINGS = ("model.", "machine.")
 _SEED = ".seed"
 
@@ -23,12 +25,20 @@ def is_same_model(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return all(before[key] == now[key] for key in keys if key in before and key in now)
 
 
-def changed_settings(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings of ``params.yaml`` that differ, such as ``tune.trials_per_task 32 to 1``.
+def changes(before: Any, now: Any) -> list[str]:
+    """What differs between the data of two runs, such as ``tune.trials_per_task 32 to 1``.
 
-    What only one of two records has is new in the software, and no choice of the user.
+    Settings of ``params.yaml``, then versions of software. A setting that only one of them has is
+    new in the software, and no choice of the user.
     """
-    return tuple(f"{key} {before[key]} to {now[key]}" for key in _changed(before, now))
+    old, new = ({**_versions(it.params), "fewtune": it.tags["git_commit"]} for it in (before, now))
+    versions = [
+        f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    settings = _changed(before.params, now.params)
+    return [f"{key} {before.params[key]} to {now.params[key]}" for key in settings] + versions
 
 
 def is_made_alike(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
@@ -42,3 +52,8 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         for key in sorted(before.keys() & now.keys())
         if not key.startswith(_NO_SETTINGS) and before[key] != now[key]
     ]
+
+
+def _versions(params: Mapping[str, str]) -> dict[str, str]:
+    own = (key for key in params if key.startswith(_VERSION))
+    return {key.removeprefix(_VERSION): params[key] for key in own}

@@ -29,7 +29,13 @@ _COLUMNS = {
 
 def experiment_tags() -> dict[str, str]:
     """The tags of the experiment."""
-    return {**_KIND, f"mlflow.sharedViewState.{_KEY}": json.dumps(_view(), sort_keys=True)}
+    # The page fills in what else belongs to a view.
+    view = {
+        "selectedColumns": list(_COLUMNS),
+        "columnOrder": list(_COLUMNS),
+        "columnWidths": _COLUMNS,
+    }
+    return {**_KIND, f"mlflow.sharedViewState.{_KEY}": json.dumps(view, sort_keys=True)}
 
 
 def address(server: str, experiment_id: str) -> str:
@@ -39,36 +45,3 @@ def address(server: str, experiment_id: str) -> str:
         f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
         f"?workflowType=machine_learning&viewStateShareKey={_KEY}"
     )
-
-
-def _view() -> dict[str, object]:
-    return {
-        "searchFilter": "",
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
-        "selectedColumns": list(_COLUMNS),
-        "columnOrder": list(_COLUMNS),
-        "columnWidths": _COLUMNS,
-        "runsExpanded": {},
-        "runsPinned": [],
-        "runsHidden": [],
-        "runsVisibilityMap": {},
-        "runsHiddenMode": "FIRST_10_RUNS",
-        "viewMaximized": False,
-        "runListHidden": False,
-        "isAccordionReordered": False,
-        "useGroupedValuesInCharts": True,
-        "hideEmptyCharts": True,
-        "groupBy": None,
-        "groupsExpanded": {},
-        "autoRefreshEnabled": True,
-        "globalLineChartConfig": {
-            "xAxisKey": "step",
-            "lineSmoothness": 0,
-            "selectedXAxisMetricKey": "",
-        },
-    }

@@ -6,40 +6,43 @@ A stage that DVC takes from its cache does not run, so nothing is logged inside 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from fewtune.artifacts import Comparison
+from fewtune.artifacts import Curve, ImportReport
 from fewtune.errors import InputError
-from fewtune.report import tables
+from fewtune.report import kernel_tables, tables
+from fewtune.report.conditions import target_name
 from pipelines.checkout.results import read_comparison, read_result, read_results
 from pipelines.dvc_repo.dag import Result
-from pipelines.dvc_repo.dvc_lock import DvcLock
-from pipelines.records.contents import (
-    TEXT,
-    curve,
-    figures,
-    kept,
-    kept_files,
-    milliseconds,
-    parameters_of,
-    shown,
-    tags_of,
-)
+from pipelines.dvc_repo.dvc_lock import DvcLock, flatten
 from pipelines.records.mlflow_model import save_model
+from pipelines.records.noise import Latency
 from pipelines.records.recorded import remember
-from pipelines.records.registry import register
-from pipelines.records.tracking import TABLE_KEY, Store
+from pipelines.records.registry import machine_of, register
+from pipelines.records.tracking import MACHINE, TABLE_KEY, Store
 from stages.params import COMPARED
 from stages.paths import Places
 
 # isort: split
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag, SourceType
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_GIT_COMMIT,
+    MLFLOW_RUN_NOTE,
+    MLFLOW_SOURCE_NAME,
+    MLFLOW_SOURCE_TYPE,
+)
 
 COMPARISON_TAG = "fewtune.comparison"
-# MLflow's limits for a batch.
-_METRICS, _PARAMS = 1000, 100
+CURVE = "estimated_latency_ms"
+# MLflow's limits for a batch, and for a text.
+_METRICS, _PARAMS, _TEXT = 1000, 100, 6000
+# The library is part of the MLflow model.
+_KEPT = {".json", ".csv", ".md", ".png"}
+_OF_MODEL = {"source", "source_sha256", "binding", "opset", "parameters", "layout", "transposes"}
 
 
 def record_finished(
@@ -62,7 +65,7 @@ def record_finished(
 
 
 def record_result(root: Path, result: Result, stages: Sequence[str], logs: Iterable[Path]) -> str:
-    """Record a result, unless this very result is recorded.
+    """Record a result, unless this very result is recorded; say what was done.
 
     Parameters
     ----------
@@ -75,11 +78,6 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     logs : iterable of Path
         Files with the output of those stages, if it was kept.
 
-    Returns
-    -------
-    line : str
-        What was done, for people.
-
     Raises
     ------
     InputError
@@ -91,66 +89,141 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     if found is None:
         raise InputError(f"{result} has no result to record: its benchmark is missing")
     places, lock, store = Places(root), DvcLock(root), Store(root)
-    measured = places.benchmarked(result.model, result.strategy)
-    key = lock.key(measured)
+    key = lock.key(places.benchmarked(result.model, result.strategy))
     recorded = store.recorded(key)
     if recorded is not None:
         return f"{result} is in MLflow already: run {recorded.info.run_id}"
-    ended_ms = milliseconds(found.benchmark.conditions.date)
+    places.scratch.mkdir(parents=True, exist_ok=True)
+    ended_ms = _milliseconds(found.benchmark.conditions.date)
     span_ms = (ended_ms - int(1000 * found.metrics.tuning_s), ended_ms)
     with store.recording(key, str(result), span_ms=span_ms) as run_id:
         client = store.client
-        tags = tags_of(root, result, found, lock)
+        tags = _tags(root, result, found, lock)
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-        parameters = parameters_of(root, result, found, lock, stages)
-        pairs = [Param(name, value[:TEXT]) for name, value in sorted(parameters.items())]
+        parameters = _parameters(root, result, found, lock, stages)
+        pairs = [Param(name, value[:_TEXT]) for name, value in sorted(parameters.items())]
         for start in range(0, len(pairs), _PARAMS):
             client.log_batch(run_id, params=pairs[start : start + _PARAMS])
-        with store.model(run_id, str(result), tags) as model_id:
+        with (
+            store.model(run_id, str(result), tags) as model_id,
+            tempfile.TemporaryDirectory(dir=places.scratch) as scratch,
+        ):
             metrics = [
-                Metric(name, float(value), ended_ms, 0, model_id=model_id, run_id=run_id)
-                for name, value in figures(found).items()
+                Metric(name, value, ended_ms, 0, model_id=model_id, run_id=run_id)
+                for name, value in _figures(found).items()
             ]
-            metrics += curve(root, result, span_ms[0])
+            metrics += _curve(places.shared(result.model, result.strategy), span_ms[0])
             for start in range(0, len(metrics), _METRICS):
                 client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
-            for file, folder in kept_files(root, result):
-                client.log_artifact(run_id, str(file), folder)
-            for log in logs:
-                if log.is_file():
-                    client.log_artifact(run_id, str(log), "logs")
-            with tempfile.TemporaryDirectory(dir=_scratch(places)) as scratch:
-                saved = Path(scratch) / "model"
-                ids = {"run_id": run_id, "model_id": model_id}
-                save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
-                client.log_model_artifacts(model_id, str(saved))
-            version = register(client, result, found.benchmark, model_id, run_id, parameters)
+            _gather(places, result, logs, Path(scratch, "files"))
+            client.log_artifacts(run_id, str(Path(scratch, "files")))
+            ids = {"run_id": run_id, "model_id": model_id}
+            saved = Path(scratch, "model")
+            save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
+            client.log_model_artifacts(model_id, str(saved))
+            version = register(client, result, found.benchmark, ids, parameters)
     return f"{result} is recorded in MLflow: run {run_id}, {version}"
 
 
-def _scratch(places: Places) -> Path:
-    """A folder with room for a copy of a library."""
-    places.scratch.mkdir(parents=True, exist_ok=True)
-    return places.scratch
+def _figures(found: tables.Result) -> dict[str, float]:
+    """The columns of MLflow's table; all other measurements are in the artifacts."""
+    tuned, metrics = Latency.of(found.benchmark), found.metrics
+    figures: dict[str, float | None] = {
+        **metrics.headline(),
+        "latency_p10_ms": tuned.p10_ms,
+        "latency_p90_ms": tuned.p90_ms,
+        "openvino_latency_ms": metrics.openvino_latency_ms,
+        "tasks": metrics.tasks,
+        "representatives": metrics.representatives,
+        "max_relative_error": metrics.max_relative_error,
+    }
+    return {name: _shown(value) for name, value in figures.items() if value is not None}
+
+
+def _shown(value: float) -> float:
+    """A figure with as many digits as a column of MLflow's page shows."""
+    return float(f"{value:.5g}")
+
+
+def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:
+    """The tags by which a run is found, and which state its conditions."""
+    conditions = found.benchmark.conditions
+    machine = conditions.fingerprint
+    measured = Places(root).benchmarked(result.model, result.strategy)
+    # Of the code that measured; the present one may differ.
+    commit = conditions.commit or "none"
+    tags = {
+        "model": result.model,
+        "strategy": result.strategy,
+        "machine": f"{machine.device}, {machine.threads} threads",
+        "target": target_name(machine.target),
+        "fingerprint": machine.identity(),
+        MACHINE: machine_of(machine),
+        "measured": conditions.date,
+        "git_commit": commit.removesuffix("+"),
+        "git_changed": "true" if commit.endswith("+") else "false",
+        "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
+        MLFLOW_SOURCE_NAME: f"dvc repro benchmark@{result}",
+        MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
+        MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
+    }
+    return tags if commit == "none" else {**tags, MLFLOW_GIT_COMMIT: tags["git_commit"]}
+
+
+def _parameters(
+    root: Path, result: Result, found: tables.Result, lock: DvcLock, stages: Sequence[str]
+) -> dict[str, str]:
+    """The result's parameters, its model, and its machine."""
+    flat = lock.parameters(stages, result.strategy)
+    flatten(found.benchmark.conditions.fingerprint.model_dump(), "machine", flat)
+    source = ImportReport.read(Places(root).imported(result.model))
+    flatten(source.model_dump(include=_OF_MODEL, exclude_none=True), "model", flat)
+    return flat
+
+
+def _curve(shared: Path, began_ms: int) -> list[Metric]:
+    """The model's estimated latency: one step for each second of tuning, with its last point."""
+    if not (shared / Curve.file_name).is_file():
+        return []
+    points = {int(point.elapsed_s): point for point in Curve.read(shared).points}
+    return [
+        Metric(CURVE, it.estimated_latency_ms, began_ms + int(1000 * it.elapsed_s), second)
+        for second, it in sorted(points.items())
+    ]
+
+
+def _gather(places: Places, result: Result, logs: Iterable[Path], into: Path) -> None:
+    """Copy what is kept with a run: tables, plots, clusters, logs of tuning."""
+    of = (result.model, result.strategy)
+    folders = [places.selected(*of), places.tuned(*of), places.shared(*of)]
+    folders += [places.fingerprint, places.compiled(*of), places.benchmarked(*of)]
+    files = [file for folder in folders for file in _kept(folder)]
+    # These folders also hold the model itself and its kernels, which are no results.
+    files.append(places.imported(result.model) / ImportReport.file_name)
+    files += [places.tasks(result.model) / name for name in ("tasks.json", "tasks.md")]
+    kept = [(file, file.parent.name) for file in files] + [(log, "logs") for log in logs]
+    for file, folder in kept:
+        if file.is_file():
+            (into / folder).mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, into / folder)
+
+
+def _kept(directory: Path) -> list[Path]:
+    """The files of a folder that are kept with a run."""
+    return [file for file in sorted(directory.glob("*")) if file.suffix in _KEPT]
+
+
+def _milliseconds(date: str) -> int:
+    """Milliseconds since 1970, as MLflow has them, of a date in ISO format."""
+    moment = datetime.fromisoformat(date)
+    return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
-    """Add the comparison of strategies to the selective result's run, once.
+    """Add the comparison of strategies to the selective result's run, once; say what was done.
 
-    The table over all models is recorded again with it.
-
-    Parameters
-    ----------
-    root : Path
-        The checkout.
-    model : str
-    complain : callable
-        Gets a line about each result that is missing in the table.
-
-    Returns
-    -------
-    line : str
-        What was done, for people.
+    The table over all models is recorded again with it; ``complain`` gets a line about each result
+    that is missing there.
 
     Raises
     ------
@@ -166,44 +239,28 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
         raise InputError(f"the {COMPARED[0]} result of {model} is not in MLflow: record it first")
     run_id, key = run.info.run_id, lock.key(places.compared(model))
     if run.data.tags.get(COMPARISON_TAG) != key:
-        now = milliseconds(comparison.conditions.date)
+        now = _milliseconds(comparison.conditions.date)
         headline = comparison.headline()
-        metrics = [Metric(name, shown(value), now, 0) for name, value in headline.items()]
+        metrics = [Metric(name, _shown(value), now, 0) for name, value in headline.items()]
         store.client.log_batch(run_id, metrics=metrics)
-        for file in kept(places.compared(model)):
+        for file in _kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)
-    table = record_table(root, store, complain)
+    table = _record_table(root, store, complain)
     return f"{model}: comparison is in MLflow: run {run_id}; {table}"
 
 
-def record_table(root: Path, store: Store, complain: Callable[[str], None]) -> str:
+def _record_table(root: Path, store: Store, complain: Callable[[str], None]) -> str:
     """Record the results table over all models that were compared, if it changed."""
     comparisons = tables.distinct_comparisons(read_results(root, complain))
-    if not comparisons:
-        return "no results table: no model was compared"
     text = tables.comparisons_markdown(comparisons)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     recorded = store.recorded(key, TABLE_KEY)
     if recorded is not None:
         return f"results table unchanged: run {recorded.info.run_id}"
     with store.recording(key, "results-table", TABLE_KEY) as run_id:
-        columns = {
-            name: [shown(value) if isinstance(value, float) else value for value in values]
-            for name, values in tables.comparison_columns(comparisons).items()
-        }
-        store.client.log_table(run_id, columns, "results.json")
         store.client.log_text(run_id, text, "results.md")
-        for name, value in _means(comparisons).items():
-            store.client.log_metric(run_id, name, shown(value))
+        for name in ("used_time_pct", "achieved_perf_pct"):
+            mean = sum(getattr(each, name) for each in comparisons) / len(comparisons)
+            store.client.log_metric(run_id, f"mean_{name}", _shown(mean))
     return f"results table: run {run_id}"
-
-
-def _means(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    number = len(comparisons)
-    return {
-        "models": float(number),
-        "mean_used_time_pct": sum(each.used_time_pct for each in comparisons) / number,
-        "mean_achieved_perf_pct": sum(each.achieved_perf_pct for each in comparisons) / number,
-        "least_achieved_perf_pct": min(each.achieved_perf_pct for each in comparisons),
-    }

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, masked
 from fewtune.util.files import canonical_json, write_text
 from pipelines.checkout import environment
 from pipelines.dvc_repo.dag import Result
@@ -48,19 +48,13 @@ def _read(root: Path) -> dict[str, str]:
 def _identity(root: Path, result: Result) -> str:
     """The result and the store as text; empty if there is no such result."""
     places = Places(root)
+    made = places.benchmarked(result.model, result.strategy)
     try:
-        lock = DvcLock(root)
-        if result.strategy:
-            key = lock.key(places.benchmarked(result.model, result.strategy))
-        else:
-            key = lock.key(places.compared(result.model))
+        key = DvcLock(root).key(made if result.strategy else places.compared(result.model))
     except InputError:
         return ""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
     file = local_file(uri)
-    if file is None:
-        return f"{key} {uri}"
-    try:
-        return f"{key} {uri} {file.stat().st_ino}"
-    except OSError:
-        return f"{key} {uri} missing"
+    inode = file.stat().st_ino if file is not None and file.exists() else "missing"
+    # An address may hold a password.
+    return f"{key} {masked(uri)} {inode}"

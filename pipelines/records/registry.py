@@ -40,8 +40,7 @@ def register(
     client: MlflowClient,
     result: Result,
     report: BenchmarkReport,
-    model_id: str,
-    run_id: str,
+    ids: Mapping[str, str],
     parameters: Mapping[str, str],
 ) -> str:
     """Make a recorded result a version of its model; move the aliases if it is the fastest.
@@ -49,7 +48,8 @@ def register(
     Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` follows that
     of the machine for which it was first set. Both move to a version that is faster by more than
     the noise of both measurements, and to the first version of another model that got the name:
-    a fast library of the old one is no result of the new one. ``parameters`` are the recorded ones.
+    a fast library of the old one is no result of the new one. ``ids`` are those of the record,
+    ``parameters`` the recorded ones.
 
     Returns
     -------
@@ -61,25 +61,23 @@ def register(
         client.create_registered_model(result.model)
     fingerprint = report.conditions.fingerprint
     machine = machine_of(fingerprint)
+    latency, beside = Latency.of(report), report.speedup_over_onnxruntime
+    # Everything else is in the run. The page's column shows some twenty letters of a description.
     tags = {
         "strategy": result.strategy,
         "fingerprint": fingerprint.identity(),
         "machine": machine,
-        "device": fingerprint.device,
-        "target": target_name(fingerprint.target),
-        "threads": str(fingerprint.threads),
-        "apache-tvm": fingerprint.versions.get("apache-tvm", ""),
-        "git_commit": report.conditions.commit or "none",
-        "latency_ms": f"{Latency.of(report).median_ms:.6g}",
-        _LATENCY: Latency.of(report).text(),
+        "latency_ms": f"{latency.median_ms:.6g}",
+        _LATENCY: latency.text(),
     }
+    ratio = f", {beside.median:.2f} x onnxruntime" if beside else ""
+    described = f"{result.strategy} tuning, {fingerprint.device}, {fingerprint.threads} threads"
     made = client.create_model_version(
         result.model,
-        f"models:/{model_id}",
-        run_id,
+        f"models:/{ids['model_id']}",
         tags=tags,
-        description=_described(result, report),
-        model_id=model_id,
+        description=f"{latency.median_ms:.3g} ms{ratio}; {described}",
+        **ids,
     )
     own = f"{CHAMPION}-{machine}"
     holder = _holder(client, result.model, own, parameters)
@@ -92,18 +90,6 @@ def register(
         return f"{line} for this machine and threads now ({CHAMPION}: {overall.version})"
     client.set_registered_model_alias(result.model, CHAMPION, made.version)
     return f"{line} now"
-
-
-def _described(result: Result, report: BenchmarkReport) -> str:
-    """A version in one line, for the page's column of descriptions."""
-    latency, fingerprint = Latency.of(report), report.conditions.fingerprint
-    beside = report.speedup_over_onnxruntime
-    # The column shows some twenty letters.
-    ratio = f", {beside.median:.2f} x onnxruntime" if beside else ""
-    return (
-        f"{latency.median_ms:.3g} ms{ratio}; {result.strategy} tuning, {fingerprint.device}, "
-        f"{fingerprint.threads} threads"
-    )
 
 
 def _holder(

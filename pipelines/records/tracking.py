@@ -20,7 +20,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 from sqlalchemy.exc import SQLAlchemyError
 
-from fewtune.errors import MachineError
+from fewtune.errors import MachineError, masked, one_line
 from pipelines.records.local_store import local_file, make_whole
 from pipelines.records.mlflow_view import experiment_tags
 
@@ -32,7 +32,8 @@ TABLE_KEY = "fewtune.results_table"
 # The tag of a machine, without its software's versions.
 MACHINE = "fewtune.machine"
 _RECORDED = "fewtune.recorded_ms"
-_PAGE = 1000
+# MLflow's limit.
+_MOST_RUNS = 50_000
 
 
 @contextmanager
@@ -41,10 +42,10 @@ def _reported() -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError) as error:
-        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-        line = " ".join(str(error).split())
+        uri = masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        why = one_line(error)[:300]
         raise MachineError(
-            f"MLflow at {uri} cannot be used: {line[:300]}; results are on disk, and the next "
+            f"MLflow at {uri} cannot be used: {why}; results are on disk, and the next "
             "`fewtune run` or `fewtune record` records them"
         ) from error
 
@@ -64,17 +65,17 @@ class Store:
     """
 
     def __init__(self, root: Path) -> None:
-        self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
+        # As it may be shown.
+        self.uri = masked(uri)
         # MLflow reads its level once, which is too late if another package loaded it before.
-        logging.getLogger("mlflow").setLevel(
-            {**environment.settings(root), **os.environ}["MLFLOW_LOGGING_LEVEL"]
-        )
+        logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
         with _reported():
-            file = local_file(self.uri)
+            file = local_file(uri)
             if file is not None:
                 make_whole(file)
-            self.client = MlflowClient(tracking_uri=self.uri)
-            experiment = self._experiment(root)
+            self.client = MlflowClient(tracking_uri=uri)
+            experiment = self._experiment(root, uri)
             if experiment.lifecycle_stage == "deleted":
                 self.client.restore_experiment(experiment.experiment_id)
             self.experiment_id: str = experiment.experiment_id
@@ -82,13 +83,13 @@ class Store:
                 if experiment.tags.get(name) != value:
                     self.client.set_experiment_tag(self.experiment_id, name, value)
 
-    def _experiment(self, root: Path) -> Experiment:
+    def _experiment(self, root: Path, uri: str) -> Experiment:
         """The project's experiment, made if there is none."""
         found = self.client.get_experiment_by_name(EXPERIMENT)
         if found is not None:
             return found
         # Absolute, so that a run started in a subfolder finds the same files.
-        local = self.uri == environment.default_tracking_uri(root)
+        local = uri == environment.default_tracking_uri(root)
         location = (root / "mlartifacts").as_uri() if local else None
         try:
             self.client.create_experiment(EXPERIMENT, location, tags=experiment_tags())
@@ -102,19 +103,9 @@ class Store:
         """Runs with all of ``tags``, the latest first."""
         terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
         with _reported():
-            found: list[Run] = []
-            token: str | None = None
-            while True:
-                page = self.client.search_runs(
-                    [self.experiment_id],
-                    filter_string=" and ".join(terms),
-                    max_results=_PAGE,
-                    page_token=token,
-                )
-                found += page
-                token = page.token
-                if not token:
-                    break
+            found = self.client.search_runs(
+                [self.experiment_id], " and ".join(terms), max_results=_MOST_RUNS
+            )
         return sorted(found, key=_measured, reverse=True)
 
     def results(self) -> list[Run]:

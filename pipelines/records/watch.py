@@ -6,32 +6,32 @@ before. Versions of software may differ: their effect is what this looks for.
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from fewtune.artifacts import BenchmarkReport, Fingerprint
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, RegressionError
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
 from pipelines.dvc_repo.dag import Result
-from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
+from pipelines.records.conditions import changes, is_made_alike, is_same_model
 from pipelines.records.noise import Change, Latency, between_runs, changed
 from pipelines.records.registry import machine_of
-from pipelines.records.regression import Cause, cause_of
 from pipelines.records.tracking import MACHINE, Store
 from stages.paths import Places
 
 # isort: split
 from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
 
 # The spread comes from so many runs; older ones ran on a machine in another state.
 _MOST_EARLIER = 20
+_VERDICTS = {
+    "slower": "SLOWER",
+    "faster": "faster",
+    "same": "within the noise",
+    "machine": "as onnxruntime: the machine",
+}
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,16 @@ class Watched:
         Processor and threads.
     runs : tuple of Run
         In MLflow, the latest first. Those of another model that had the name before are left out.
-    cause : Cause or None
-        The likely cause, if it became slower and both reports can be read.
     """
 
     result: Result
     machine: str
     runs: tuple[Run, ...]
-    cause: Cause | None = None
 
     @property
-    def now(self) -> Latency:
-        """The latest latency."""
-        return latency_of(self.runs[0])
-
-    @property
-    def before(self) -> Latency | None:
-        """The one before; None for the first of its kind."""
-        return latency_of(self.runs[1]) if len(self.runs) > 1 else None
+    def latencies(self) -> list[Latency]:
+        """The latencies of all runs, the latest first."""
+        return [latency_of(run) for run in self.runs]
 
     @property
     def earlier(self) -> list[Run]:
@@ -83,34 +75,28 @@ class Watched:
 
     @property
     def change(self) -> Change | None:
-        """The change of the latency."""
-        if self.before is None:
+        """The change of the latency; None for the first of its kind."""
+        if len(self.runs) < 2:
             return None
+        now, before = self.latencies[:2]
         between = between_runs([latency_of(run).median_ms for run in self.earlier])
-        return changed(self.before, self.now, between)
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether it became slower by more than the noise."""
-        change = self.change
-        return change is not None and change.verdict == "slower"
+        return changed(before, now, between)
 
     def line(self) -> str:
-        """A regression in one line; empty if there is none."""
-        change, before = self.change, self.before
-        if change is None or before is None or not self.is_slower:
+        """In one line what became slower by more than the noise; empty if nothing did."""
+        change = self.change
+        if change is None or change.verdict != "slower":
             return ""
-        why = self.cause.text() if self.cause else "the two reports cannot be compared"
-        if change.between is None:
-            noise = f"noise {100 * change.noise:.1f} %"
-        else:
-            noise = (
-                f"noise {100 * change.noise:.1f} %, {len(self.earlier)} earlier runs apart by "
-                f"{100 * change.between:.1f} %"
-            )
+        now, before = self.latencies[:2]
+        noise = f"noise {100 * change.noise:.1f} %"
+        if change.between is not None:
+            apart = f"{len(self.earlier)} earlier runs apart by {100 * change.between:.1f} %"
+            noise = f"{noise}, {apart}"
+        why = ", ".join(changes(self.runs[1].data, self.runs[0].data))
         return (
             f"{self.result} is {100 * (change.ratio - 1):.1f} % slower "
-            f"({number(before.median_ms)} to {number(self.now.median_ms)} ms, {noise}); {why}"
+            f"({number(before.median_ms)} to {number(now.median_ms)} ms, {noise}); "
+            + (f"changed: {why}" if why else "no version or setting changed")
         )
 
 
@@ -158,13 +144,9 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
     for run in recorded:
         tags = run.data.tags
         machine = tags.get(MACHINE)
-        if (
-            machine is None
-            or here not in (None, machine)
-            or (models and tags["model"] not in models)
-        ):
-            continue
-        groups.setdefault((Result(tags["model"], tags["strategy"]), machine), []).append(run)
+        if machine and here in (None, machine) and (not models or tags["model"] in models):
+            result = Result(tags["model"], tags["strategy"])
+            groups.setdefault((result, machine), []).append(run)
     if not groups:
         raise InputError(
             f"no result of this machine is recorded in MLflow yet ({store.uri}): `fewtune run` "
@@ -174,27 +156,26 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
     for (result, _), runs in sorted(groups.items(), key=lambda each: each[0]):
         last = runs[0].data
         alike = tuple(run for run in runs if is_same_model(run.data.params, last.params))
-        each = Watched(result, last.tags.get("machine", ""), alike)
-        if each.is_slower:
-            now, before = (_report(store, run) for run in alike[:2])
-            if now is not None and before is not None:
-                settings = changed_settings(alike[1].data.params, last.params)
-                each = replace(each, cause=cause_of(before, now, settings))
-        found.append(each)
+        found.append(Watched(result, last.tags.get("machine", ""), alike))
     return found
 
 
-def watch_table(watched: Iterable[Watched]) -> Table:
-    """One row for each result: the latest figures and those before, with the noise of both.
+def _this_machine(root: Path) -> str | None:
+    """The machine that the results on disk were made on, if there are any."""
+    try:
+        return machine_of(Fingerprint.read(Places(root).fingerprint))
+    except InputError:
+        return None
 
-    A machine is named if there are several.
-    """
-    watched = list(watched)
-    several = len({each.machine for each in watched}) > 1
+
+def watch_table(watched: Iterable[Watched]) -> Table:
+    """One row for each result: the latest figures and those before, with the noise of both."""
     headings = [
         "model",
         "strategy",
-        *(["machine"] if several else []),
+        "machine",
+        "results",
+        "best ms",
         "before ms [p10 - p90]",
         "now ms [p10 - p90]",
         "change %",
@@ -206,43 +187,38 @@ def watch_table(watched: Iterable[Watched]) -> Table:
         "now",
         "verdict",
     ]
-    rows = []
-    for each in watched:
-        change = each.change
-        last = each.runs[1] if len(each.runs) > 1 else None
-        rows.append(
-            [
-                each.result.model,
-                each.result.strategy,
-                *([each.machine] if several else []),
-                MISSING if each.before is None else _shown(each.before),
-                _shown(each.now),
-                MISSING if change is None else f"{100 * (change.ratio - 1):+.1f}",
-                MISSING if change is None else f"{100 * change.noise:.1f}",
-                MISSING
-                if change is None or change.between is None
-                else f"{100 * change.between:.1f}",
-                number(last.data.metrics.get("times_onnxruntime")) if last else MISSING,
-                number(each.runs[0].data.metrics.get("times_onnxruntime")),
-                number(last.data.metrics.get("tuning_s")) if last else MISSING,
-                number(each.runs[0].data.metrics.get("tuning_s")),
-                _VERDICTS[change.verdict if change else "first"],
-            ]
-        )
-    left = {0, 1, len(headings) - 1} | ({2} if several else set())
-    return Table(headings, rows, left=frozenset(left))
+    rows = [_row(each) for each in watched]
+    return Table(headings, rows, left=frozenset({0, 1, 2, len(headings) - 1}))
 
 
-_VERDICTS = {
-    "slower": "SLOWER",
-    "faster": "faster",
-    "same": "within the noise",
-    "machine": "as onnxruntime: the machine",
-    "first": "the first of its kind",
-}
+def _row(each: Watched) -> list[str]:
+    latencies, change = each.latencies, each.change
+    now, *before = [run.data.metrics for run in each.runs[:2]]
+    before = before[0] if before else {}
+    return [
+        each.result.model,
+        each.result.strategy,
+        each.machine,
+        str(len(latencies)),
+        number(min(latency.median_ms for latency in latencies)),
+        _spread(latencies[1]) if change else MISSING,
+        _spread(latencies[0]),
+        f"{100 * (change.ratio - 1):+.1f}" if change else MISSING,
+        f"{100 * change.noise:.1f}" if change else MISSING,
+        f"{100 * change.between:.1f}" if change and change.between is not None else MISSING,
+        number(before.get("times_onnxruntime")),
+        number(now.get("times_onnxruntime")),
+        number(before.get("tuning_s")),
+        number(now.get("tuning_s")),
+        _VERDICTS[change.verdict] if change else "the first of its kind",
+    ]
 
 
-def raise_if_slower(watched: Sequence[Watched]) -> None:
+def _spread(latency: Latency) -> str:
+    return f"{number(latency.median_ms)} [{number(latency.p10_ms)} - {number(latency.p90_ms)}]"
+
+
+def raise_if_slower(watched: Iterable[Watched]) -> None:
     """Raise for results that became slower.
 
     Raises
@@ -250,35 +226,6 @@ def raise_if_slower(watched: Sequence[Watched]) -> None:
     RegressionError
         With a line about each.
     """
-    lines = [each.line() for each in watched if each.is_slower]
+    lines = [line for each in watched if (line := each.line())]
     if lines:
         raise RegressionError(" | ".join(lines))
-
-
-def _shown(latency: Latency) -> str:
-    return f"{number(latency.median_ms)} [{number(latency.p10_ms)} - {number(latency.p90_ms)}]"
-
-
-def _this_machine(root: Path) -> str | None:
-    """The machine that the results on disk were made on, if there are any."""
-    try:
-        return machine_of(Fingerprint.read(Places(root).fingerprint))
-    except InputError:
-        return None
-
-
-def _report(store: Store, run: Run) -> BenchmarkReport | None:
-    """The benchmark that was recorded with a run; None if this version cannot read it."""
-    path = f"{Places().benchmarked('', '').name}/{BenchmarkReport.file_name}"
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            local = store.client.download_artifacts(run.info.run_id, path, folder)
-            content = json.loads(Path(local).read_text())
-    except (MlflowException, OSError, ValueError):
-        return None
-    # Another version may have written more than this one knows.
-    known = {name: content[name] for name in BenchmarkReport.model_fields if name in content}
-    try:
-        return BenchmarkReport.model_validate(known)
-    except ValidationError:
-        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -19,13 +19,11 @@ from prefect.artifacts import (
     create_image_artifact,
     create_markdown_artifact,
     create_progress_artifact,
-    create_table_artifact,
     update_progress_artifact,
 )
 from prefect.exceptions import PrefectException
 
-from fewtune.report import kernel_tables, tables
-from fewtune.util.table import MISSING
+from fewtune.errors import one_line
 
 # What Prefect's client raises if its server is away, slow, or refuses a request.
 _AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
@@ -42,51 +40,18 @@ def _if_prefect_answers() -> Iterator[None]:
     try:
         yield
     except _AWAY as fault:
-        line = " ".join(str(fault).split()) or type(fault).__name__
+        line = one_line(fault) or type(fault).__name__
         get_run_logger().warning("not shown on Prefect's page: %s", line)
 
 
-def publish_result(result: tables.Result) -> None:
-    """Show one result's latencies and kernels as markdown."""
-    name = f"{result.model}-{result.strategy}"
+def publish(name: str, markdown: str, description: str, picture: bytes | None = None) -> None:
+    """Show a page, and a PNG beside it."""
     with _if_prefect_answers():
-        create_markdown_artifact(
-            kernel_tables.benchmark_markdown(result.benchmark),
-            key=artifact_key(f"result-{name}"),
-            description=f"Latencies and kernels of {name}",
-        )
-
-
-def publish_results(results: Sequence[tables.Result]) -> None:
-    """Show the results table, as a table and as markdown with the comparison of strategies."""
-    if not results:
-        return
-    with _if_prefect_answers():
-        create_table_artifact(
-            _filled(tables.results_table(results).records()),
-            key="results-table",
-            description="All results on disk; `results` says how they were measured",
-        )
-        create_markdown_artifact(
-            tables.results_markdown(results), key="results", description="All results on disk"
-        )
-
-
-def _filled(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows without columns that are empty in all of them: Prefect shows a dash as a bullet."""
-    known = [name for name in rows[0] if any(row[name] != MISSING for row in rows)]
-    return [{name: "" if row[name] == MISSING else row[name] for name in known} for row in rows]
-
-
-def publish_fleet(markdown: str, picture: bytes) -> None:
-    """Show the fleet's results over time."""
-    with _if_prefect_answers():
-        create_markdown_artifact(markdown, key="fleet", description="Latency over time")
-        create_image_artifact(
-            f"data:image/png;base64,{base64.b64encode(picture).decode()}",
-            key="fleet-picture",
-            description="Latency over time",
-        )
+        key = artifact_key(name)
+        create_markdown_artifact(markdown, key=key, description=description)
+        if picture is not None:
+            image = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+            create_image_artifact(image, key=f"{key}-picture", description=description)
 
 
 class StageProgress:

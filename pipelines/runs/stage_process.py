@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fewtune.errors import FAULT, MachineError, printable
-from fewtune.process.child_python import child_python
+from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, MachineError, printable
+from fewtune.process.child_python import child_python, ending
 from fewtune.tvm_compat.noise import NOISE
 from pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
 from stages.parent_watch import RUN_PID
@@ -231,16 +231,11 @@ def _clean(raw: bytes) -> bytes:
 def _killed(code: int) -> tuple[int, str]:
     """Exit code and error of a stage that a signal ended."""
     number = -code if code < 0 else code - _BY_SIGNAL
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
+    if number not in set(signal.Signals):
         return FAULT, f"ended with code {code}"
-    if number in (signal.SIGINT, signal.SIGTERM):
-        return _BY_SIGNAL + number, f"was ended from outside by {name}; the same command goes on"
-    if number == signal.SIGKILL:
-        cause = "by hand, or by the system where memory is short"
-        return MachineError.exit_code, f"was killed ({cause}); the same command goes on"
-    return FAULT, f"crashed by {name}"
+    known = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+    known[signal.SIGKILL] = MachineError.exit_code
+    return known.get(number, FAULT), f"{ending(-number)}; the same command goes on"
 
 
 def _pump(

@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from fewtune.report.tables import Result as ResultOnDisk
-from fewtune.util.table import MISSING
 from pipelines.checkout import environment  # noqa: F401  (before Prefect)
 
 # isort: split
@@ -25,7 +23,7 @@ from pipelines import flow
 from pipelines.checkout.results import read_results
 from pipelines.cli import main
 from pipelines.records.tracking import Store
-from pipelines.runs.publish import artifact_key, publish_result, publish_results
+from pipelines.runs.publish import artifact_key, publish
 from pipelines.runs.run_plan import log_path
 from pipelines.runs.warm import warm_process
 from tests import small_pipeline
@@ -136,7 +134,6 @@ def test_the_end_says_which_model_failed_and_why(first: SimpleNamespace) -> None
 
 def test_results_are_recorded_and_shown(first: SimpleNamespace) -> None:
     assert first.recorded == ["good-full", "good-selective", "results-table"]
-    assert ("table", "results-table") in first.artifacts
     assert "| good | selective |" in first.artifacts["markdown", "results"].data
     assert ("markdown", "result-good-full") in first.artifacts
     progress = first.artifacts["progress", "search-good-selective"]
@@ -193,26 +190,10 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
-    monkeypatch.setattr("pipelines.runs.publish.create_table_artifact", away)
     monkeypatch.setattr("pipelines.runs.publish.create_markdown_artifact", away)
     monkeypatch.setattr("pipelines.runs.publish.get_run_logger", lambda: logger)
-    result = ResultOnDisk(made.benchmark("good", "full"), made.metrics())
-    publish_results([result])
-    publish_result(result)
-    assert said == ["not shown on Prefect's page: All connection attempts failed"] * 2
-
-
-def test_the_table_has_no_empty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[dict[str, str]] = []
-    monkeypatch.setattr(
-        "pipelines.runs.publish.create_table_artifact", lambda table, **_: rows.extend(table)
-    )
-    monkeypatch.setattr("pipelines.runs.publish.create_markdown_artifact", lambda *_, **__: None)
-    publish_results([ResultOnDisk(made.benchmark("good", "full"), made.metrics())])
-    (row,) = rows
-    assert row["model"] == "good"
-    assert "OpenVINO ms" not in row
-    assert MISSING not in row.values()
+    publish("results", "text", "All results on disk")
+    assert said == ["not shown on Prefect's page: All connection attempts failed"]
 
 
 def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root: Path) -> None:
@@ -280,8 +261,7 @@ def test_a_regression_ends_the_watched_flow_as_failed(first: SimpleNamespace, ro
     assert watched.state.is_failed()
     assert watched.outcome.exit_code == 6
     assert watched.state.message.startswith("good-selective is 80.0 % slower")
-    assert "first differs in compile" in watched.state.message
     page = watched.artifacts["markdown", "fleet"].data
-    assert "| good | selective | 2 | 50.0 | 50.0 | 90.0 | +80.0 |" in page
+    assert "| good | selective | Test CPU, 2 threads | 2 | 50.0 | 50.0 [" in page
     picture = watched.artifacts["image", "fleet-picture"].data
     assert picture.startswith("data:image/png;base64,")

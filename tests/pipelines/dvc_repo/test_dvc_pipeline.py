@@ -164,15 +164,6 @@ def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -
     assert page.count('"strategy": "full"') > 1
 
 
-def test_an_experiment_changes_one_parameter(repository: Repository) -> None:
-    done = repository.run("dvc", "exp", "run", "--set-param", "compare.rounds=5")
-    shown = f"show_comparison@{MODEL}"
-    assert ran(done.stdout) == {"fingerprint", f"compare@{MODEL}", shown}
-    assert Comparison.read(repository.places.compared(MODEL)).conditions.rounds == 5
-    repository.run("git", "checkout", "--quiet", ".")
-    assert ran(repository.repro()) <= {"fingerprint", shown}
-
-
 def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) -> None:
     kept = repository.places.params.read_bytes()
     before = hashes(repository)
@@ -252,14 +243,6 @@ def test_an_experiment_runs_beside_the_workspace(clone: Repository) -> None:
     assert names == {"beside"}
 
 
-def test_garbage_collection_keeps_what_is_in_use(clone: Repository) -> None:
-    clone.run("dvc", "gc", "--workspace", "--force")
-    shutil.rmtree(clone.places.out)
-    (clone.root / "models" / MODEL / "model.onnx").unlink()
-    clone.run("dvc", "checkout")
-    assert clone.changed() == {}
-
-
 LOAD = """
 import sys
 import mlflow
@@ -289,5 +272,4 @@ def test_real_results_are_recorded_loaded_and_watched(clone: Repository) -> None
     clone.fewtune("record")
     told = clone.fewtune("watch", MODEL, code=6).stderr
     assert f"{MODEL}-selective is 900.0 % slower" in told
-    assert "first differs in benchmark (the library is the same)" in told
     assert "no version or setting changed" in told

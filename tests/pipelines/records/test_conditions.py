@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
-from pipelines.records.regression import cause_of
+from pipelines.records.conditions import changes, is_made_alike, is_same_model
 from pipelines.records.tracking import Store
 from pipelines.records.watch import watch
-from tests.made import results as made
 from tests.made.checkout import MODEL, SELECTIVE, Checkout
 
 # MLflow takes seconds to load.
@@ -40,12 +40,17 @@ def test_a_model_is_its_file_or_seed_with_what_is_bound(
     assert is_same_model(now, before) is same
 
 
-def test_settings_are_what_the_user_chose() -> None:
+def data(**params: str) -> SimpleNamespace:
+    return SimpleNamespace(params=params, tags={"git_commit": "0123abcdef"})
+
+
+def test_settings_and_versions_that_differ_are_named() -> None:
     before = {"tune.trials_per_task": "32", "machine.threads": "2", "tune.seed": "0"}
     now = {"tune.trials_per_task": "1", "machine.threads": "1", "tune.seed": "0", "tune.new": "4"}
-    assert changed_settings(before, now) == ("tune.trials_per_task 32 to 1",)
+    version = {"machine.versions.numpy": "2.4"}
+    expected = ["tune.trials_per_task 32 to 1", "numpy none to 2.4"]
+    assert changes(data(**before), data(**now, **version)) == expected
     assert not is_made_alike(before, now)
-    assert changed_settings(before, {**before, "tune.seed": "1"}) == ("tune.seed 0 to 1",)
     assert is_made_alike(before, {**before, "tune.seed": "1"})
 
 
@@ -67,8 +72,8 @@ def test_another_model_of_the_name_is_champion_though_slower(
     assert "its champion now" in checkout.record(SELECTIVE)
     assert aliases(checkout) == {"2"}
     (found,) = watch(checkout.root)
-    assert found.before is None
-    assert not found.is_slower
+    assert found.change is None
+    assert not found.line()
 
 
 def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
@@ -80,18 +85,7 @@ def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
     assert len(found.earlier) == 3
     assert found.change is not None
     assert found.change.between == pytest.approx(0.013, abs=0.001)
-    assert "changed: tune.trials_per_task 64 to 1; no single kernel is slower" in found.line()
-
-
-def test_kernels_of_one_name_are_compared_if_they_do_the_same() -> None:
-    before, now = made.benchmark("net", "selective"), made.benchmark("net", "selective", 90.0)
-    now.kernels[1] = now.kernels[1].model_copy(update={"latency_ms": 5.0})
-    assert "slower: conv2d_1 1.25 to 5.00 ms" in cause_of(before, now).text()
-    for report, shapes in ((before, "1x8x8x4"), (now, "1x4x8x8")):
-        report.kernels[1] = report.kernels[1].model_copy(update={"shapes": shapes})
-    assert cause_of(before, now).text() == (
-        "first differs in import_model (other kernels); no version or setting changed"
-    )
+    assert found.line().endswith("changed: tune.trials_per_task 64 to 1")
 
 
 def test_a_killed_recording_leaves_no_version(checkout: Checkout) -> None:

@@ -1,16 +1,11 @@
-"""A real library as an MLflow model: loaded and served by MLflow, with TVM alone."""
+"""A real library as an MLflow model: loaded by MLflow, with TVM alone."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +18,6 @@ from pipelines.dvc_repo.dag import Result
 from pipelines.records.mlflow_model import save_model
 from stages.paths import Places
 from tests import tuned_tiny
-from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -120,58 +114,6 @@ def test_inputs_that_do_not_fit_are_refused(saved: Path, inputs: dict[str, np.nd
     name, value = next(iter(inputs.items()))
     with pytest.raises(MlflowException, match="shape"):
         model.predict({name: value[..., :1]})
-
-
-def test_mlflow_serves_it(
-    saved: Path,
-    inputs: dict[str, np.ndarray],
-    expected: dict[str, np.ndarray],
-    tmp_path: Path,
-) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(saved)]
-    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
-    # MLflow starts the server as `python`.
-    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    log = tmp_path / "serve.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**outside(tmp_path), "PATH": scripts},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        body = json.dumps({"inputs": {name: value.tolist() for name, value in inputs.items()}})
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/invocations",
-            body.encode(),
-            {"Content-Type": "application/json"},
-        )
-        answer = answered(request, server, log)
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-    for name, values in expected.items():
-        np.testing.assert_allclose(answer["predictions"][name], values, rtol=1e-5, atol=1e-6)
-
-
-def answered(
-    request: urllib.request.Request, server: subprocess.Popen[bytes], log: Path
-) -> dict[str, dict[str, list]]:
-    """What the server says, once it is up."""
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            pytest.fail(f"{error}: {error.read().decode()}")
-        except OSError:
-            time.sleep(0.5)
-    pytest.fail(log.read_text())
 
 
 def test_a_library_that_is_gone_is_told(saved: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
-from pipelines.records import contents, record
+from pipelines.records import record
 from pipelines.records.compare import compare
 from pipelines.records.mlflow_view import address
 from pipelines.records.registry import machine_of
@@ -57,7 +57,7 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) ->
     assert run.data.metrics["times_onnxruntime"] == 0.9
     benchmark = checkout.places.benchmarked(MODEL, "selective") / "benchmark.json"
     assert hashlib.md5(benchmark.read_bytes()).hexdigest() in tags["dvc_hash"]
-    points = store.client.get_metric_history(run.info.run_id, contents.CURVE)
+    points = store.client.get_metric_history(run.info.run_id, record.CURVE)
     assert [(point.step, point.value) for point in points] == [(1, 400.0), (30, 60.0)]
     assert points[1].timestamp - points[0].timestamp == 28100
     folders = {item.path for item in store.client.list_artifacts(run.info.run_id)}
@@ -81,7 +81,7 @@ def test_an_interrupted_record_leaves_nothing(
 ) -> None:
     checkout.write(SELECTIVE)
     with monkeypatch.context() as patch:
-        patch.setattr(record, "curve", lambda *_: 1 / 0)
+        patch.setattr(record, "_curve", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             checkout.record(SELECTIVE)
     store = Store(checkout.root)
@@ -116,11 +116,6 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> 
     (table,) = [run for run in store.find({}) if run.info.run_name == "results-table"]
     run_id = table.info.run_id
     assert table.data.metrics["mean_achieved_perf_pct"] == 80.0
-    local = Path(store.client.download_artifacts(run_id, "results.json"))
-    rows = json.loads(local.read_text())
-    assert rows["columns"][:2] == ["model", "full_tuning_s"]
-    figures = [1000.0, 40.0, 250.0, 50.0, 25.0, 80.0, 45.0, None, 8000.0, 0.9, None]
-    assert rows["data"] == [["net", *figures]]
     assert "| net |" in Path(store.client.download_artifacts(run_id, "results.md")).read_text()
     checkout.compare(achieved=81.0)
     record.record_comparison(checkout.root, MODEL, pytest.fail)
@@ -190,9 +185,10 @@ def test_what_dvc_did_not_make_is_not_recorded(checkout: Checkout) -> None:
 def test_a_store_that_cannot_be_used_is_one_line(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://somewhere")
-    with pytest.raises(MachineError, match="MLflow at nonsense://somewhere cannot be used"):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://me:secret@somewhere")
+    with pytest.raises(MachineError, match="MLflow at nonsense://.*@somewhere cannot") as told:
         Store(checkout.root)
+    assert "secret" not in str(told.value)
 
 
 def test_an_experiment_that_another_worker_makes_meanwhile_is_used(

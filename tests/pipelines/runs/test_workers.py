@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from pipelines.records.local_store import make_whole
 from tests import small_pipeline
 from tests.made import results as made
 from tests.made.prefect_api import ask
@@ -30,69 +31,38 @@ ENTRY = "pipelines/flow.py:selective_tuning"
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], str]]:
-    """Prefect's and MLflow's: the environment of those who know the first, the second's address."""
-    home, stored = (tmp_path_factory.mktemp(name) for name in ("prefect", "mlflow"))
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of those who know a Prefect server."""
+    home = tmp_path_factory.mktemp("prefect")
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PREFECT_", "MLFLOW_", "FEWTUNE_"))
     }
-    scripts = str(Path(sys.executable).parent)
+    port = str(free_port())
     kept |= {
-        "PATH": os.pathsep.join([scripts, os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)]),
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    prefect, mlflow = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    # Each is loaded and makes its tables for seconds: they start side by side.
-    with (
-        _server(["prefect", "server", "start", "--port", prefect.rpartition(":")[2]], kept, home),
-        _server(
-            ["mlflow", "server", "--workers", "1", "--port", mlflow.rpartition(":")[2]]
-            + ["--backend-store-uri", f"sqlite:///{stored}/store.db"]
-            + ["--artifacts-destination", str(stored / "artifacts")],
-            kept,
-            stored,
-        ),
-    ):
-        until(lambda: _answers(f"{prefect}/api/health"), PATIENCE_S, pause_s=0.2)
-        # The first request to its store makes the tables, which takes long on a busy machine.
-        experiments = f"{mlflow}/api/2.0/mlflow/experiments/search?max_results=1"
-        until(lambda: _answers(experiments), PATIENCE_S, pause_s=0.2)
-        yield {**kept, "PREFECT_API_URL": f"{prefect}/api"}, mlflow
-
-
-@contextlib.contextmanager
-def _server(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[None]:
-    """A server of this Python's packages, on loopback; its log is in ``folder``."""
-    with (folder / "server.log").open("wb") as log:
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    with (home / "server.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", *command, "--host", "127.0.0.1"],
-            env=environment,
+            [*command, "--port", port],
+            env=kept,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        yield
+        address = f"http://127.0.0.1:{port}/api"
+        until(lambda: _answers(f"{address}/health"), PATIENCE_S, pause_s=0.2)
+        yield {**kept, "PREFECT_API_URL": address}
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-
-
-@pytest.fixture
-def environment(servers: tuple[dict[str, str], str]) -> dict[str, str]:
-    """The environment of those who know Prefect's server."""
-    return servers[0]
-
-
-@pytest.fixture
-def tracking(servers: tuple[dict[str, str], str]) -> str:
-    """The address of MLflow's server."""
-    return servers[1]
 
 
 def _answers(address: str) -> bool:
@@ -103,29 +73,14 @@ def _answers(address: str) -> bool:
         return False
 
 
-# Both runs have to be at this step before either goes on.
-TOGETHER = """\
-import os, time
-if sys.argv[1] == "search":
-    here = pathlib.Path.cwd()
-    (here.parent / f"{here.name}.at-work").touch()
-    deadline = time.monotonic() + 120
-    while len(list(here.parent.glob("*.at-work"))) < 2:
-        assert time.monotonic() < deadline, "the other worker has not come"
-        time.sleep(0.1)
-"""
-
-
 def _with_results(root: Path) -> Path:
-    """A clone whose steps copy made results into place, and wait for each other."""
+    """A clone whose steps copy made results into place."""
     _clone(root)
     ready = root / "ready" / "good"
     for strategy in ("selective", "full"):
         made.write_result(ready / strategy / "benchmark", "good", strategy)
     made.imported("good").write(ready / "import")
     (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n/pipelines\n")
-    steps = (root / "steps.py").read_text()
-    (root / "steps.py").write_text(steps.replace("import sys\n", f"import sys\n{TOGETHER}", 1))
     return root
 
 
@@ -164,19 +119,14 @@ def _prefect(root: Path, environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def test_two_workers_share_remote_and_server(
-    environment: dict[str, str], tracking: str, tmp_path: Path
-) -> None:
-    """Each of two runs is in a clone of its own; what one made, the other pulls and need not make.
-
-    No worker is started in its clone, as a service would not be.
-    """
+def test_two_workers_share_the_servers(environment: dict[str, str], tmp_path: Path) -> None:
+    """Each of two runs is in a clone of its own, in which no worker is started."""
     first = _with_results(tmp_path / "first")
     ask(environment, "work_pools/", {"name": "shared", "type": "process"})
     described = (first / "prefect.yaml").read_text().replace("name: local", "name: shared")
     (first / "prefect.yaml").write_text(described)
-    remote = ["remote", "add", "--default", "store", str(tmp_path / "remote")]
-    _dvc(first, environment, *remote)
+    tracking = f"sqlite:///{tmp_path}/mlflow.db"
+    make_whole(tmp_path / "mlflow.db")
     _git(first, "add", "--all")
     _git(first, "commit", "-qm", "pipeline")
     second = tmp_path / "second"
@@ -209,7 +159,6 @@ def test_two_workers_share_remote_and_server(
         states = [_ended(environment, run) for run in runs]
         told = "".join((tmp_path / f"{clone.name}.log").read_text() for clone in clones)
         assert states == ["COMPLETED", "COMPLETED"], told
-        assert len(list(tmp_path.glob("*.at-work"))) == 2
         for run, strategy in zip(runs, clones.values(), strict=True):
             query = {"flow_runs": {"id": {"any_": [run]}}}
             tasks = ask(environment, "task_runs/filter", query)
@@ -222,24 +171,6 @@ def test_two_workers_share_remote_and_server(
         (experiment,) = [each for each in client.search_experiments() if each.name == "fewtune"]
         recorded = client.search_runs([experiment.experiment_id])
         assert {"good-selective", "good-full"} <= {run.info.run_name for run in recorded}
-
-        # The second clone hands over what it made: through git the lock, through DVC the files.
-        made_by = {(c / "out/good/full/search.txt").exists(): c for c in clones}
-        maker, other = made_by[True], made_by[False]
-        assert (other / "out/good/selective/search.txt").exists()
-        assert not (maker / "out/good/selective/search.txt").exists()
-        leaving = workers[list(clones).index(maker)]
-        leaving.send_signal(signal.SIGINT)
-        leaving.wait(PATIENCE_S)
-        _git(maker, "add", "--all")
-        _git(maker, "commit", "-qm", "results")
-        _dvc(maker, environment, "push")
-        shutil.copy(maker / "dvc.lock", other / "dvc.lock")
-        _dvc(other, environment, "pull", "--with-deps", "finish@good-full")
-        before = (other / "out/good/full/search.txt").stat().st_mtime_ns
-        again = _start(environment, "full")
-        assert _ended(environment, again) == "COMPLETED"
-        assert (other / "out/good/full/search.txt").stat().st_mtime_ns == before
     finally:
         for worker in workers:
             worker.send_signal(signal.SIGINT)
@@ -249,12 +180,6 @@ def test_two_workers_share_remote_and_server(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
-
-
-def _dvc(root: Path, environment: dict[str, str], *arguments: str) -> None:
-    command = [sys.executable, "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def _start(environment: dict[str, str], strategy: str) -> str:
