@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shutil
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock
+from fewtune.util.files import whole_directory
 from stages.ending import exit_code
 from stages.parent_watch import end_with_starter
+from stages.paths import Places
 
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
@@ -40,6 +44,19 @@ def measuring(
         return nullcontext()
     purpose = f"{stage} {model}" + (f" ({strategy})" if strategy else "")
     return device_lock(device.lock, purpose)
+
+
+@contextmanager
+def journalled(
+    fingerprint: Fingerprint, stage: str, model: str, strategy: str, output: Path
+) -> Iterator[tuple[Path, Path, Path]]:
+    """As `measuring`; gives the folders of journal and outputs, and the progress file."""
+    places = Places()
+    journal = places.journal(model, strategy, stage)
+    with measuring(fingerprint, stage, model, strategy), whole_directory(output) as directory:
+        yield journal, directory, places.progress(model, strategy, stage)
+    # The journal is for a run that was killed; left here, a forced run would measure nothing.
+    shutil.rmtree(journal, ignore_errors=True)
 
 
 def main(stage: str, run: Callable[..., None], arguments: list[str] | None = None) -> None:

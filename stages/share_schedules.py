@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
@@ -11,7 +10,7 @@ from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
-from stages.command import main, measuring, say
+from stages.command import journalled, main, say
 from stages.params import load_section
 from stages.paths import Places
 
@@ -34,26 +33,19 @@ def run(model: str, strategy: str) -> None:
             report = predict_apart(job)
         _say_result(model, strategy, report)
         return
-    journal = places.journal(model, strategy, "share_schedules")
-    with (
-        measuring(fingerprint, "share_schedules", model, strategy),
-        whole_directory(places.shared(model, strategy)) as directory,
-    ):
+    output = places.shared(model, strategy)
+    with journalled(fingerprint, "share_schedules", model, strategy, output) as kept:
         report = share_schedules(
             read_tasks(places.tasks(model)),
             Selection.read(places.selected(model, strategy)),
             places.tuned(model, strategy),
             fingerprint,
             options,
-            journal,
-            directory,
-            places.progress(model, strategy, "share_schedules"),
+            *kept,
             bank_directory=places.bank(strategy),
             model_directory=places.tasks(model),
             run=device_of(fingerprint).runner,
         )
-    # The journal is for a run that was killed; left here, a forced run would measure nothing.
-    shutil.rmtree(journal, ignore_errors=True)
     _say_result(model, strategy, report)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
 from fewtune.measure.device import device_of
 from fewtune.oneshot.write import empty_report
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
 from fewtune.util.files import whole_directory
-from stages.command import main, measuring, say
+from stages.command import journalled, main, say
 from stages.params import load_section
 from stages.paths import Places
 
@@ -27,24 +25,10 @@ def run(model: str, strategy: str) -> None:
             empty_report(selection, fingerprint, options, directory)
         say(f"{model} ({strategy}): nothing is measured, schedules are to be predicted")
         return
-    journal = places.journal(model, strategy, "tune")
-    progress = places.progress(model, strategy, "tune")
-    with (
-        measuring(fingerprint, "tune", model, strategy),
-        whole_directory(places.tuned(model, strategy)) as directory,
-    ):
-        report = tune(
-            tasks,
-            selection,
-            fingerprint,
-            options,
-            journal,
-            directory,
-            progress,
-            run=device_of(fingerprint).runner,
-        )
-    # The journal is for a run that was killed; left here, a forced run would measure nothing.
-    shutil.rmtree(journal, ignore_errors=True)
+    output = places.tuned(model, strategy)
+    with journalled(fingerprint, "tune", model, strategy, output) as kept:
+        run = device_of(fingerprint).runner
+        report = tune(tasks, selection, fingerprint, options, *kept, run=run)
     if report.stopped_by == "nothing_to_tune":
         banked = len(selection.banked)
         served = (
