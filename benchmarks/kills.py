@@ -287,7 +287,9 @@ def one_service_kill(root: Path, number: int, chance: random.Random) -> dict[str
         row["code"] = process.wait(_END_S)
     faults += _tracebacks(_log(root), "the killed command")
     deadline = time.monotonic() + _LEFT_S
-    while (left := left_behind(root)) and time.monotonic() < deadline:
+    while (left := left_behind(root)) or _listens(port):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.5)
     faults += [f"left behind: {what}" for what in left]
     if _listens(port):

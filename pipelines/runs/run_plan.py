@@ -151,7 +151,7 @@ class Run:
             self._outcome.skipped[stage.name] = blocked
             return Ending(0, skipped=f"{blocked} failed")
         if stale:
-            return Ending(0, skipped=f"{stale[0]} is not up to date")
+            return Ending(0, skipped=f"{stale[-1]} is not up to date")
         if missing:
             return Ending(InputError.exit_code, missing)
         ran = self._force or self._outdated is None or self._ran & set(above)
