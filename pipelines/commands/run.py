@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
     from pipelines.checkout.parameters import change_parameters, changed_parameters
     from pipelines.checkout.results import listed, read_results
+    from pipelines.dvc_repo.dag import require_listed
     from pipelines.runs.warm import warm_process
     from stages.params import COMPARED
 
@@ -33,7 +34,8 @@ def run(options: argparse.Namespace) -> int:
         # Everything is checked before anything is written.
         changed_parameters(path, values)
         _check_machine(path, values)
-        _check_strategies(options.strategy or [], listed(root)[1])
+        for strategy in options.strategy or ():
+            require_listed("strategy", strategy, listed(root)[1])
         models = _models(options.models, given, root)
         for line in change_parameters(path, values, models):
             tell(line)
@@ -80,17 +82,6 @@ def _check_machine(path: Path, values: Mapping[str, Any]) -> None:
 
     text, _ = changed_parameters(path, values)
     detect_fingerprint(check_all(parse_yaml(text), path)["fingerprint"])
-
-
-def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
-    from fewtune.util.validation import nearest
-
-    for strategy in given:
-        if strategy not in known:
-            raise InputError(
-                f"strategy {strategy!r} is not listed in params.yaml"
-                f"{nearest(strategy, known, 'listed')}"
-            )
 
 
 def _models(named: Sequence[str], given: Given, root: Path) -> list[str]:

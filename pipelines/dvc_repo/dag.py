@@ -127,10 +127,10 @@ class Dag:
         InputError
             If the pipeline has no such result.
         """
-        known = self.results
         for result in wanted:
-            if result not in known:
-                raise _unknown(result, known)
+            require_listed("model", result.model, dict.fromkeys(it.model for it in self.results))
+            own = [it.strategy for it in self.results if it.model == result.model]
+            require_listed("strategy", result.strategy, own)
         order: dict[str, None] = {}
         ends: dict[str, Result] = {}
         for model in dict.fromkeys(result.model for result in wanted):
@@ -143,14 +143,12 @@ class Dag:
         return [self.stages[name] for name in order], ends
 
 
-def _unknown(result: Result, known: Sequence[Result]) -> InputError:
-    models = list(dict.fromkeys(each.model for each in known))
-    if result.model not in models:
-        hint = nearest(result.model, models, "listed")
-        return InputError(f"model {result.model!r} is not listed in params.yaml{hint}")
-    strategies = [each.strategy for each in known if each.model == result.model]
-    hint = nearest(result.strategy, strategies, "listed")
-    return InputError(f"strategy {result.strategy!r} is not listed in params.yaml{hint}")
+def require_listed(kind: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a model or a strategy that params.yaml does not list."""
+    known = list(known)
+    if name not in known:
+        hint = nearest(name, known, "listed")
+        raise InputError(f"{kind} {name!r} is not listed in params.yaml{hint}")
 
 
 class DvcBusyError(MachineError):

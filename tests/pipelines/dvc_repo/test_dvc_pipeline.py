@@ -225,24 +225,6 @@ def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
     assert {"fingerprint"} <= ran(clone.repro()) <= {"fingerprint", *again}
 
 
-def test_an_experiment_runs_beside_the_workspace(clone: Repository) -> None:
-    before = hashes(clone)
-    # A stage of a moment. A queued experiment runs the same way, when DVC's worker has waited.
-    changed, stage = "select_tasks.selective.min_share", f"select_tasks@{MODEL}-selective"
-    given = ("--set-param", f"{changed}=0.002", "--name", "beside")
-    clone.run("dvc", "exp", "run", "--temp", *given, stage)
-    assert hashes(clone) == before
-    shown = clone.run("dvc", "exp", "show", "--json")
-    assert shown.stderr == ""
-    names = {
-        each["name"]
-        for row in json.loads(shown.stdout)
-        for experiment in row["experiments"] or []
-        for each in experiment["revs"]
-    }
-    assert names == {"beside"}
-
-
 LOAD = """
 import sys
 import mlflow
