@@ -73,12 +73,7 @@ try:
 except KeyboardInterrupt:
     sys.exit({INTERRUPTED})
 """
-_FORKED = (
-    "warm process",
-    "DVC, stage or tuning process",
-    "what forks workers",
-    "build and measuring worker",
-)
+_FORKED = ("warm process", "DVC, stage, tuning process or worker")
 
 
 def kind_of(process: psutil.Process, command: int) -> str:
