@@ -1,6 +1,6 @@
 """Runs a candidate once and compares every output element with the task's reference.
 
-The reference is computed once for each task (`fewtune.schedule_check.reference`).
+The reference is computed once for each task (`fewtune.schedule_check.task_reference`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.schedule_check.buffers import Buffers
-from fewtune.schedule_check.reference import Reference
 from fewtune.schedule_check.reference_cache import ReferenceCache
+from fewtune.schedule_check.task_reference import TaskReference
 
 # Memory of all references together, as a part of the machine's. An evicted reference is computed
 # again if its task comes back.
@@ -69,7 +69,7 @@ class Checker:
     ) -> None:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else device_of(target)
-        self._references: OrderedDict[str, Reference] = OrderedDict()
+        self._references: OrderedDict[str, TaskReference] = OrderedDict()
         self._buffers, self._cache = Buffers(borrow), ReferenceCache()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
@@ -97,7 +97,7 @@ class Checker:
         began_s = time.perf_counter()
         reference = self._references.get(wanted.key)
         if reference is None:
-            reference = Reference(
+            reference = TaskReference(
                 wanted.key,
                 module_of(wanted.module),
                 self._target,

@@ -8,7 +8,7 @@ loses weights that are read through a flip.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -58,26 +58,39 @@ def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
     store = block.body
     variables = [axis.var for axis in block.iter_vars]
     extents = [int(axis.dom.extent) for axis in block.iter_vars]
-    value = getattr(store, "value", None)
-    if type(value).__name__ != "TensorLoad" or not _reads_in_order(value, variables, extents):
+    if not _is_copy(getattr(store, "value", None), variables, extents):
         raise LayoutError("the layout of its weights is no mere copy")
+
+    def address(values: Sequence[Any]) -> Any:
+        """The flat address of elements in the new layout."""
+        given = dict(zip(variables, values, strict=True))
+        flat: Any = 0
+        for index, size in zip(store.indices, shape, strict=True):
+            flat = flat * size + evaluate(index, given)
+        return flat
+
     try:
         shape = shape_of(store.buffer)
-        address = _Address(list(store.indices), shape, variables)
-        tables = [address.along(axis, extent) for axis, extent in enumerate(extents)]
         if prod(shape) != weights.size:
             raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
+        # Addresses along each axis, with all other indices at zero.
+        tables = []
+        for axis, extent in enumerate(extents):
+            along = address([np.arange(extent) if n == axis else 0 for n in range(len(extents))])
+            tables.append(np.broadcast_to(along, (extent,)))
         digits = [_digits(table) for table in tables]
-        if all(each is not None for each in digits) and address.adds_up(tables):
+        if all(each is not None for each in digits) and _adds_up(address, tables):
             _transpose(weights, digits, into)  # type: ignore[arg-type]
         else:
-            _scatter(weights, address.everywhere(extents), into)
+            grid = np.meshgrid(*map(np.arange, extents), indexing="ij", sparse=True)
+            _scatter(weights, np.broadcast_to(address(grid), extents), into)
     except NotAffineError as fault:
         raise LayoutError(f"the layout of its weights is not known: {fault}") from None
 
 
-def _reads_in_order(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:
-    if len(load.indices) != len(variables):
+def _is_copy(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:
+    """Whether a value is read from a buffer at the block's own indices."""
+    if type(load).__name__ != "TensorLoad" or len(load.indices) != len(variables):
         return False
     return all(
         index.same_as(variable) or (extent == 1 and type(index).__name__ == "IntImm")
@@ -85,38 +98,14 @@ def _reads_in_order(load: Any, variables: Sequence[Any], extents: Sequence[int])
     )
 
 
-class _Address:
-    """The flat address of an element in the new layout."""
-
-    def __init__(self, indices: list[Any], shape: list[int], variables: list[Any]) -> None:
-        self._indices, self._shape, self._variables = indices, shape, variables
-
-    def at(self, values: Sequence[Any]) -> Any:
-        given = dict(zip(self._variables, values, strict=True))
-        flat: Any = 0
-        for index, size in zip(self._indices, self._shape, strict=True):
-            flat = flat * size + evaluate(index, given)
-        return flat
-
-    def along(self, axis: int, extent: int) -> np.ndarray:
-        """Addresses along one axis, with all other indices at zero."""
-        values: list[Any] = [0] * len(self._variables)
-        values[axis] = np.arange(extent)
-        return np.broadcast_to(np.asarray(self.at(values)), (extent,))
-
-    def everywhere(self, extents: Sequence[int]) -> np.ndarray:
-        values = np.meshgrid(*(np.arange(n) for n in extents), indexing="ij", sparse=True)
-        return np.broadcast_to(self.at(values), extents)
-
-    def adds_up(self, tables: Sequence[np.ndarray]) -> bool:
-        """Whether an address is the sum of its axes' addresses; some random elements are tried."""
-        random = np.random.default_rng(0)
-        values = [random.integers(0, len(table), _SAMPLED) for table in tables]
-        for value, table in zip(values, tables, strict=True):
-            value[0], value[-1] = 0, len(table) - 1
-        moved = [table[value] for value, table in zip(values, tables, strict=True)]
-        added = np.sum(moved, axis=0)
-        return bool(np.array_equal(np.broadcast_to(self.at(values), added.shape), added))
+def _adds_up(address: Callable[[Sequence[Any]], Any], tables: Sequence[np.ndarray]) -> bool:
+    """Whether an address is the sum of its axes' addresses; some random elements are tried."""
+    random = np.random.default_rng(0)
+    values = [random.integers(0, len(table), _SAMPLED) for table in tables]
+    for value, table in zip(values, tables, strict=True):
+        value[0], value[-1] = 0, len(table) - 1
+    added = np.sum([table[value] for value, table in zip(values, tables, strict=True)], axis=0)
+    return bool(np.array_equal(np.broadcast_to(address(values), added.shape), added))
 
 
 def _digits(table: np.ndarray) -> list[_Digit] | None:

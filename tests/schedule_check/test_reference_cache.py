@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.process.temporary import SESSION_PREFIX
-from fewtune.schedule_check import reference
+from fewtune.schedule_check import task_reference
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
 from tests.schedule_check.test_check import altered, checked, convolution
 
@@ -73,7 +73,7 @@ def test_a_second_process_reads_the_reference_of_the_first(tmp_path: Path, monke
     assert checked(task, task, task).fault == ""
 
     with monkeypatch.context() as patch:
-        patch.setattr(reference, "default_schedule", None)
+        patch.setattr(task_reference, "default_schedule", None)
         assert checked(task, task, task).fault == ""
         assert checked(task, task, altered(task, extent_less=True)).fault
     file = only_file(session)

@@ -20,9 +20,9 @@ from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
 from fewtune.schedule_check.buffers import Buffers
-from fewtune.schedule_check.expected import Expected
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
+from fewtune.schedule_check.task_output import TaskOutput
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
 
@@ -31,7 +31,7 @@ _MOST_UNSCHEDULED_FLOPS = 4e9
 # Bytes of integers that a kernel has not written: an unlikely result.
 _POISON = 0xA5
 # Powers of two that are tried as the size of scales: sums of bytes have up to seven digits.
-_POWERS = range(0, -26, -2)
+_POWERS = range(0, -27, -3)
 # Elements of an output that are looked at for that.
 _SAMPLED = 2**16
 
@@ -40,7 +40,7 @@ _Run = Callable[[bool], dict[int, np.ndarray]]
 
 
 @dataclass
-class Reference:
+class TaskReference:
     """Test arguments and expected outputs of one task.
 
     Kernels for ``target`` compute the reference; candidates run on ``device``. ``buffers`` are
@@ -57,7 +57,7 @@ class Reference:
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _found: CachedReference | None = None
-    _expected: dict[int, Expected] = field(init=False, default_factory=dict)
+    _expected: dict[int, TaskOutput] = field(init=False, default_factory=dict)
     _given: dict[int, np.ndarray] = field(init=False, default_factory=dict)
 
     @property
@@ -157,7 +157,7 @@ class Reference:
         for place, value in sorted(found.outputs.items()):
             may_step = given.takes_steps if value.dtype.kind == "f" else given.has_floats
             moved = found.moved.get(place)
-            self._expected[place] = Expected.of(value, given.length, may_step, moved)
+            self._expected[place] = TaskOutput.of(value, given.length, may_step, moved)
 
     def _by_default(self) -> tvm.IRModule:
         """The kernel with its default schedule, and the original weight layout."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewtune.schedule_check.expected import Expected
+from fewtune.schedule_check.task_output import TaskOutput
 
 COUNT = 3 * 2**14 + 5
 
 
-def expected(dtype: str, *, may_step: bool = False) -> Expected:
+def expected(dtype: str, *, may_step: bool = False) -> TaskOutput:
     values = (100 * np.random.default_rng(0).random((1, COUNT))).astype(dtype)
-    return Expected.of(values, 16, may_step)
+    return TaskOutput.of(values, 16, may_step)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
@@ -36,7 +36,7 @@ def test_a_missing_element_is_a_fault(may_step: bool) -> None:
 def test_what_is_not_finite_hides_no_fault() -> None:
     values = np.zeros((2, COUNT), "float32")
     values[:, 3], values[0, -1] = np.inf, np.nan
-    right = Expected.of(values, 1, False)
+    right = TaskOutput.of(values, 1, False)
     assert right.fault(values.copy()) == ""
     found = values.copy()
     found[1, 4] = 1.0
@@ -44,7 +44,7 @@ def test_what_is_not_finite_hides_no_fault() -> None:
 
 
 def test_small_outputs_are_compared_by_their_own_size() -> None:
-    right = Expected.of(np.full((5, 5), 1e-6, "float32"), 4, False)
+    right = TaskOutput.of(np.full((5, 5), 1e-6, "float32"), 4, False)
     assert right.fault(right.value * np.float32(1.000001)) == ""
     assert "25 of 25" in right.fault(right.value * np.float32(1.01))
 
@@ -52,17 +52,17 @@ def test_small_outputs_are_compared_by_their_own_size() -> None:
 def test_outputs_that_rounding_moves_have_more_room() -> None:
     values = np.random.default_rng(0).random((9, 9), "float32")
     found = values + np.float32(1e-3)
-    assert "81 of 81" in Expected.of(values, 1, False).fault(found)
-    assert Expected.of(values, 1, False, moved=values - np.float32(1e-3)).fault(found) == ""
+    assert "81 of 81" in TaskOutput.of(values, 1, False).fault(found)
+    assert TaskOutput.of(values, 1, False, moved=values - np.float32(1e-3)).fault(found) == ""
 
 
 @pytest.mark.parametrize(
     ("count", "off", "is_right"), [(5, 1, True), (5, -1, True), (6, 1, False), (1, 2, False)]
 )
 def test_a_few_rounded_bytes_may_be_off_by_one(count: int, off: int, is_right: bool) -> None:
-    right = Expected.of(np.full(1000, 7, "uint8"), 1, True)
+    right = TaskOutput.of(np.full(1000, 7, "uint8"), 1, True)
     found = right.value.astype(int)
     found[:count] += off
     assert (right.fault(found.astype("uint8")) == "") == is_right
-    exact = Expected.of(right.value, 1, False)
+    exact = TaskOutput.of(right.value, 1, False)
     assert f"{count} of 1000" in exact.fault(found.astype("uint8"))

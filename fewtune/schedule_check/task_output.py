@@ -1,4 +1,4 @@
-"""Expected outputs of a task, and how far those of another right kernel may be from them."""
+"""Right outputs of a task, and how far those of another right kernel may be from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PART = 2**14
 
 
 @dataclass(frozen=True)
-class Expected:
+class TaskOutput:
     """One output of a kernel that is known to be right.
 
     An element may differ by ``relative`` times its magnitude, plus ``absolute``. If the output
@@ -37,20 +37,20 @@ class Expected:
     @staticmethod
     def of(
         value: np.ndarray, length: int, may_step: bool, moved: np.ndarray | None = None
-    ) -> Expected:
+    ) -> TaskOutput:
         """From an output of a kernel whose longest sum has ``length`` terms.
 
         ``moved`` is the output for arguments that were moved by a rounding.
         """
         if value.dtype.name not in ROUNDING:
-            return Expected(value, 0.0, 0.0, may_step)
+            return TaskOutput(value, 0.0, 0.0, may_step)
         size = _mean(np.abs(value))
         unit = _ORDER * ROUNDING[value.dtype.name] * sqrt(length) + _FUNCTION
         more = 0.0
         if moved is not None and size:
             with np.errstate(invalid="ignore", over="ignore"):
                 more = _MOVED * _mean(np.abs(moved.astype("float64") - value)) / size
-        return Expected(value, unit + more, (unit + more) * size, may_step)
+        return TaskOutput(value, unit + more, (unit + more) * size, may_step)
 
     def fault(self, found: np.ndarray) -> str:
         """What differs from the right values; empty if nothing does."""
