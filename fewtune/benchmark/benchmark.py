@@ -21,7 +21,7 @@ from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.result import ResultFolders, StepResults
-from fewtune.benchmark.variants import Measured, Variants
+from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.peak import Peak
 from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave
@@ -83,7 +83,7 @@ def _measured(
     fingerprint: Fingerprint,
     options: BenchmarkOptions,
     builds: Builds | None,
-) -> tuple[Measured, Peak | None]:
+) -> tuple[Measurements, Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
     libraries = {"tuned": library}
     if not device_of(fingerprint).can.runs_here:
@@ -98,7 +98,11 @@ def _measured(
 
 
 def _report(
-    result: StepResults, measured: Measured, peak: Peak | None, conditions: Conditions, sha256: str
+    result: StepResults,
+    measured: Measurements,
+    peak: Peak | None,
+    conditions: Conditions,
+    sha256: str,
 ) -> BenchmarkReport:
     samples, found = measured.samples_s, measured.difference
     tuned, shared, compiled = result.tuned, result.shared, result.compiled

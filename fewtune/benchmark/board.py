@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fewtune.artifacts import Fingerprint, ImportReport
-from fewtune.benchmark.variants import Measured
+from fewtune.benchmark.variants import Measurements
 from fewtune.measure.board import Board
 from fewtune.measure.interleave import Samples, median_error, turned
 from fewtune.model.import_model import read_lowered
@@ -41,7 +41,7 @@ class BoardVariants:
         self._tuned = {name: board.load(path) for name, path in libraries.items()}
         self._compiled |= self._tuned
 
-    def measure(self, rounds: int, known_within: float) -> Measured:
+    def measure(self, rounds: int, known_within: float) -> Measurements:
         """Measure latencies, until all medians' standard errors are small, and differences."""
         found = Difference()
         for compiled in self._tuned.values():
@@ -60,4 +60,4 @@ class BoardVariants:
             ):
                 break
         remark = f"measured on {self._device} by its own clock, without onnxruntime"
-        return Measured(samples, found, 1, {name: {} for name in self._tuned}, {}, [remark])
+        return Measurements(samples, found, 1, {name: {} for name in self._tuned}, {}, [remark])

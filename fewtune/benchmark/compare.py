@@ -16,7 +16,7 @@ from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.interleaved_kernels import kernel_pairs
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import CompareOptions
-from fewtune.benchmark.variants import Measured, Variants
+from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.errors import MachineError
 from fewtune.machine.steal_time import Stolen
 from fewtune.measure import interleave
@@ -111,7 +111,7 @@ def _tuning_figures(selective: Metrics, full: Metrics) -> dict[str, Any]:
     }
 
 
-def _latency_figures(measured: Sequence[Measured]) -> dict[str, Any]:
+def _latency_figures(measured: Sequence[Measurements]) -> dict[str, Any]:
     """Latencies, their ratios over the rounds of all processes, and the largest differences."""
     every = {
         name: [taken for each in measured for taken in each.samples_s.get(name, [])]
@@ -137,7 +137,7 @@ def _latency_figures(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _in_another_process(measure: Callable[[], Measured]) -> Measured:
+def _in_another_process(measure: Callable[[], Measurements]) -> Measurements:
     """The measurements of a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), _be_child, (os.getpid(),)) as pool:
         measured = pool.submit(measure)
@@ -173,7 +173,7 @@ def _measure(
     fingerprint: Fingerprint,
     options: CompareOptions,
     number: int,
-) -> Measured:
+) -> Measurements:
     """The rounds of one process: the first process also measures untuned TVM, for scale."""
     variants = Variants(
         import_directory,
@@ -186,7 +186,7 @@ def _measure(
     return variants.measure(options.rounds_each)
 
 
-def _achieved_pct(measured: Measured) -> float:
+def _achieved_pct(measured: Measurements) -> float:
     """Selective tuning's performance over full tuning's in one process: its rounds' median."""
     samples_s = measured.samples_s
     return interleave.achieved_pct(samples_s["full"], samples_s["selective"])["achieved_perf_pct"]

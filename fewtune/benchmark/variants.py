@@ -31,7 +31,7 @@ from fewtune.verify.session import OnnxruntimeSession
 _UNTUNED, _ONNXRUNTIME = "untuned", "onnxruntime"
 
 
-class Measured(NamedTuple):
+class Measurements(NamedTuple):
     """The measurements of one process.
 
     Attributes
@@ -171,7 +171,7 @@ class Variants:
             self.remarks.append(str(error))
             return None
 
-    def measure(self, rounds: int, known_within: float | None = None) -> Measured:
+    def measure(self, rounds: int, known_within: float | None = None) -> Measurements:
         """Compare the libraries' outputs, then measure all variants, then the kernels."""
         found = Difference()
         for name in self._compiled:
@@ -179,7 +179,9 @@ class Variants:
         samples_s = self.measured(rounds, known_within)
         with apart_from_the_pool():
             kernels_s = kernels_in_turns(self._compiled)
-        return Measured(samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks)
+        return Measurements(
+            samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks
+        )
 
     def measured(self, rounds: int, known_within: float | None = None) -> interleave.Samples:
         """Seconds of one call of every variant, in turns; untuned is there for scale.

@@ -39,7 +39,7 @@ class Plan:
 
 
 @dataclass
-class Built:
+class BuiltModel:
     """An executable.
 
     Attributes
@@ -55,7 +55,7 @@ class Built:
 
 def build(
     lowered: tvm.IRModule, schedules: KernelSchedules, plan: Plan, target: tvm.target.Target
-) -> Built:
+) -> BuiltModel:
     """Build a model by a plan.
 
     Parameters
@@ -84,4 +84,4 @@ def build(
             with in_step(PREFETCH):
                 module = prefetched(module, target)
     executable = build_executable(module, target, in_place if axes else None)
-    return Built(executable, left_out)
+    return BuiltModel(executable, left_out)

@@ -54,7 +54,7 @@ def concatenations(lowered: tvm.IRModule) -> dict[str, int]:
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
-class Graph:
+class Dataflow:
     """The tensors that ``main`` allocates, and its kernel calls.
 
     Attributes
@@ -102,7 +102,7 @@ class Graph:
         self.escaping.update(self.root(each) for each in relax.analysis.free_vars(value))
 
 
-def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Expr, Place]]:
+def plan(graph: Dataflow, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Expr, Place]]:
     """Choose the calls of concatenations to leave out, and the places of their parts.
 
     Only kernels may write and read a part. It may be a part of one concatenation only. Its rows
@@ -110,7 +110,7 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
 
     Parameters
     ----------
-    graph : Graph
+    graph : Dataflow
     axes : dict of int
         From `concatenations`.
 
@@ -142,7 +142,7 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
 
 
 def _can_be_placed(
-    graph: Graph, parts: Sequence[relax.Expr], axis: int, placed: dict[relax.Expr, Place]
+    graph: Dataflow, parts: Sequence[relax.Expr], axis: int, placed: dict[relax.Expr, Place]
 ) -> bool:
     """Whether only kernels use some tensors, their rows are whole vectors, and none has a place."""
     return len(set(parts)) == len(parts) and all(
@@ -154,7 +154,7 @@ def _can_be_placed(
     )
 
 
-def _fits(graph: Graph, call: Call, axis: int) -> bool:
+def _fits(graph: Dataflow, call: Call, axis: int) -> bool:
     """Whether the tensors of a concatenation, as allocated, have the extents of its kernel."""
     *parts, whole = [graph.shape(tensor) for tensor in call.tensors]
     return len(whole) > axis and all(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tvm_ffi
 
-from fewtune.compile.concatenations import Call, Graph, Place, buffer_of, calls_kernel, plan
+from fewtune.compile.concatenations import Call, Dataflow, Place, buffer_of, calls_kernel, plan
 from fewtune.runtime.executable import IN_PLACE
 from fewtune.runtime.tvm import relax, tvm
 
@@ -46,7 +46,7 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
         Number of removed calls, by kernel.
     """
     main = module["main"]
-    graph = Graph(main)
+    graph = Dataflow(main)
     left_out, places = plan(graph, axes)
     if not left_out:
         return module, Counter()
@@ -74,7 +74,9 @@ class _Rewriting:
         Of the module, with the rewritten kernels.
     """
 
-    def __init__(self, module: tvm.IRModule, graph: Graph, places: dict[relax.Expr, Place]) -> None:
+    def __init__(
+        self, module: tvm.IRModule, graph: Dataflow, places: dict[relax.Expr, Place]
+    ) -> None:
         self.builder = relax.BlockBuilder(module)
         self._module = module
         self._graph = graph

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fewtune.artifacts import LeftOut, ReplacedSchedule
-from fewtune.compile.build import REWRITES, Built, Plan
+from fewtune.compile.build import REWRITES, BuiltModel, Plan
 from fewtune.compile.schedules import Level, kind_and_line
 
 _WRONG = "wrong output"
@@ -22,7 +22,7 @@ class WorkingPlan(NamedTuple):
     """A plan that works, its build, and the error of its outputs: above 1 if no plan works."""
 
     plan: Plan
-    built: Built
+    built: BuiltModel
     error: float
 
 
@@ -30,7 +30,7 @@ class _Tried(NamedTuple):
     """A plan, its build and error, and its fault: empty if it builds and its outputs are right."""
 
     plan: Plan
-    built: Built | None
+    built: BuiltModel | None
     error: float
     fault: str
     raised: Exception | None = None
@@ -59,8 +59,8 @@ class PlanSearch:
         Kernels that lost their schedules, with reasons.
     """
 
-    build: Callable[[Plan], Built]
-    error_of: Callable[[Built], float]
+    build: Callable[[Plan], BuiltModel]
+    error_of: Callable[[BuiltModel], float]
     plain: Callable[[], dict[str, Level]]
     say: Callable[[str], None] = lambda _: None
     left_out: list[LeftOut] = field(default_factory=list)

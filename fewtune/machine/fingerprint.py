@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
-from fewtune.runtime.target import device_of, resolve_target, target_json
+from fewtune.runtime.target import resolve_target, target_json, tvm_device
 from fewtune.util.switches import switched_off
 
 # By the beginning of an address, the class of its device (`fewtune.measure.device.Device`).
@@ -115,7 +115,7 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
         return _elsewhere(options)
     threads = options.thread_count()
     target = resolve_target(options.target, threads)
-    device = device_of(target)
+    device = tvm_device(target)
     name = cpu_name() if target.kind.name == "llvm" else f"{device.device_name} ({cpu_name()})"
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Fingerprint(

@@ -17,7 +17,7 @@ from fewtune.artifacts import BYTES_AN_INSTRUCTION
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, has_feature, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.intrinsics import frames_without_source
@@ -144,7 +144,7 @@ class MultiplyAdd:
         lanes, accumulators = traits.lanes(dtype), traits.registers - _OPERAND_REGISTERS
         products = 1 if form is None else BYTES_AN_INSTRUCTION
         self.flops = 2 * products * threads * accumulators * lanes * STEPS
-        self._device = device_of(target)
+        self._device = tvm_device(target)
         self._built = build(multiply_add_kernel(threads, accumulators, lanes, STEPS, form), target)
         # Each step halves a float and adds one, so floats stay near two: no denormals, no overflow.
         pair = [[0.5], [1.0]] if form is None else [[0x01020304], [0x01010101]]
@@ -226,7 +226,7 @@ class PeakMeter:
         lanes = CpuTraits.of(target).lanes("float32")
         vectors = _STREAM_BYTES // (_STREAM_BUFFERS * FLOAT32_BYTES * threads * lanes)
         self._triad = build(triad_kernel(threads, lanes, vectors), target)
-        self._device = device_of(target)
+        self._device = tvm_device(target)
         # Held from one measurement to the next: filling them takes longer than reading them.
         ones = np.ones((threads, vectors * lanes), "float32")
         self._buffers = [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]

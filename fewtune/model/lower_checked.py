@@ -22,7 +22,7 @@ from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign
+from fewtune.runtime.target import has_own_device, host_target, is_foreign, tvm_device
 from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
@@ -159,7 +159,7 @@ class _Attempt(Generic[Found]):
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     """The target for which a model is compiled to be checked: its own, if that can run here."""
-    runs_here = not is_foreign(target) and device_of(target).exist
+    runs_here = not is_foreign(target) and tvm_device(target).exist
     return target if runs_here else host_target(usable_cores())
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fewtune.runtime import vector_math
 from fewtune.runtime.linking import load_library
 from fewtune.runtime.pipeline import PIPELINE
-from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import relax, tvm
 
 # What follows the name of a kernel that the import made: its weights are laid out at compile time;
@@ -119,7 +119,7 @@ class CompiledModel:
     def __init__(self, executable: relax.VMExecutable | Path, target: tvm.target.Target) -> None:
         if isinstance(executable, Path):
             executable = load_library(executable)
-        self.device = device_of(target)
+        self.device = tvm_device(target)
         self._executable = executable
         self._machine = relax.VirtualMachine(executable, self.device)
         self._watched: relax.VirtualMachine | None = None

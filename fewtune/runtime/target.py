@@ -91,7 +91,7 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         raise MachineError(
             f"target {text!r} needs {', '.join(lacking)}, which this machine's CPU lacks: give auto"
         )
-    device = device_of(target)
+    device = tvm_device(target)
     if not device.exist:
         raise MachineError(
             f"target {text!r} needs a {target.kind.name} device and this machine has none; "
@@ -138,7 +138,7 @@ def _load_for(config: object) -> None:
         load_backends()
 
 
-def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
+def tvm_device(target: tvm.target.Target) -> tvm.runtime.Device:
     """The first device that runs code of ``target``."""
     from fewtune.runtime.tvm import tvm
 

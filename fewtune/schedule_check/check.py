@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from fewtune.runtime.target import device_of
+from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.schedule_check.buffers import Buffers
 from fewtune.schedule_check.reference_cache import ReferenceCache
@@ -68,7 +68,7 @@ class Checker:
         borrow: Callable[[int, int], Any] | None = None,
     ) -> None:
         self._target = target if device is None else tvm.target.Target("llvm")
-        self._device = device if device is not None else device_of(target)
+        self._device = device if device is not None else tvm_device(target)
         self._references: OrderedDict[str, TaskReference] = OrderedDict()
         self._buffers, self._cache = Buffers(borrow), ReferenceCache()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -109,7 +109,7 @@ class Checker:
         self._references.move_to_end(wanted.key)
         before_s = reference.spent_s
         # Elsewhere, the default schedule is another one.
-        is_default = wanted.is_default and self._device == device_of(self._target)
+        is_default = wanted.is_default and self._device == tvm_device(self._target)
         fault = reference.fault_of(code, shapes, scheduled, is_default)
         self._evict()
         spent_s = time.perf_counter() - began_s

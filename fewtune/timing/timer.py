@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
-from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import tvm
 from fewtune.timing.buffers import Buffers, Specs, filler
 from fewtune.timing.cache_fill import rewriter, sliced
@@ -115,7 +115,7 @@ class Timer:
         fill: Callable[[Any], None] | None = None,
     ) -> None:
         self._target = target
-        self._device = device_of(target) if device is None else device
+        self._device = tvm_device(target) if device is None else device
         self._threads = threads
         self._on_host = device is None and not has_own_device(target)
         self._most_flops_s: float | None = None

@@ -19,7 +19,7 @@ import numpy as np
 from fewtune.artifacts import CallSite, Skeleton
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.model.call_graph import build_skeleton, site_function
-from fewtune.runtime.target import device_of
+from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import ContenderSamples, charged, followers
 from fewtune.tvm_compat.functions import set_function
@@ -73,7 +73,7 @@ class ModelRun:
     ) -> None:
         self._contenders = contenders
         self._lend = lend
-        self._device = device_of(target)
+        self._device = tvm_device(target)
         paths = {one.library for each in contenders.values() for one in each}
         self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
         self._picked = dict.fromkeys(contenders, 0)

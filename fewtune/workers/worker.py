@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.runtime.target import device_of, has_own_device, target_from_json
+from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
@@ -100,7 +100,7 @@ class Worker:
         try:
             yield
         except Exception:
-            if has_own_device(self._target) and not is_usable(device_of(self._target)):
+            if has_own_device(self._target) and not is_usable(tvm_device(self._target)):
                 os._exit(1)
             raise
 

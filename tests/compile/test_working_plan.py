@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, Built, Plan, build
+from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, BuiltModel, Plan, build
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.working_plan import PlanSearch, WorkingPlan, find_by_halves
 from fewtune.runtime.executable import CompiledModel
@@ -31,11 +31,11 @@ def search(
     """The working plan of a made-up compiler, and the number of its builds."""
     built: list[Plan] = []
 
-    def build_it(plan: Plan) -> Built:
+    def build_it(plan: Plan) -> BuiltModel:
         built.append(plan)
         if raises(plan) or any(plan.levels[name] == Level.LOG for name in broken):
             raise IndexError("it does not build")
-        return Built(plan, Counter())  # type: ignore[arg-type]
+        return BuiltModel(plan, Counter())  # type: ignore[arg-type]
 
     plans = PlanSearch(
         build=build_it,
@@ -148,7 +148,7 @@ def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Pat
     schedules = KernelSchedules(lowered, [], read_database(tmp_path), target)
     data = np.random.default_rng(0).uniform(-1, 1, (32, 16)).astype("float32")
 
-    def outputs(built: Built) -> np.ndarray:
+    def outputs(built: BuiltModel) -> np.ndarray:
         return CompiledModel(built.executable, target).outputs([data])[0]
 
     nothing = dict.fromkeys(schedules.levels, Level.UNSCHEDULED)
