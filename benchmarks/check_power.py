@@ -30,7 +30,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
@@ -42,20 +42,66 @@ import fewtune
 from benchmarks.helpers.check_power_table import table, totals
 from benchmarks.helpers.common import one_line_errors
 from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
-from benchmarks.helpers.power_subjects import THREADS, Subject, subject
 from benchmarks.zoo.registry import any_model
 from fewtune.errors import VerificationError
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.light import light_model
+from fewtune.model.lower_checked import Lowered, lower_checked
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import compare, compare_outputs
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import with_outputs
-from fewtune.verify.session import OnnxruntimeSession
+from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Reference
+from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from fewtune.verify.taps import ROOM
 from fewtune.verify.values import known_values
 from stages.commit import commit
+
+THREADS = 2
+Arrays = list[np.ndarray]
+
+
+class Subject(NamedTuple):
+    """A model imported, with its reference."""
+
+    made: Lowered[CompiledModel]
+    reference: Reference
+    order: list[str]
+
+    def inputs(self, draw: int) -> Arrays:
+        feeds = self.reference.checked[draw].draw.feeds
+        return [feeds[name] for name in self.order]
+
+    @property
+    def draws(self) -> range:
+        return range(len(self.reference.checked))
+
+    def used(self, compiled: CompiledModel | Mutated) -> tuple[float, str]:
+        """The share of its allowance that a library uses, and what differs."""
+        found = self.reference.check_library(compiled, self.order)
+        return float(found.allowances), found.text
+
+
+def subject(model: ModelProto, target: tvm.target.Target) -> Subject:
+    """Import a model as a run does; whether it is right is not asked yet."""
+    bound = bind_shapes(model, {}, {})
+    simplified = prepare.simplify(bound)
+    inputs, outputs = tensor_specs(bound)
+    draws = drawn_inputs(simplified, inputs, 0)
+    reference = make_reference(bound, simplified, outputs, draws, THREADS, 0)
+    order = [spec.name for spec in inputs]
+    made = lower_checked(bound, target, ImportOptions(), lambda compiled: compiled)
+    inside = IntermediateValues(bound, simplified, reference.feeds, THREADS, 0)
+    reference.taps[:] = inside.taps(made.found, order)
+    return Subject(made, reference, order)
+
 
 FAULTY = [
     "light:squeezenet",

@@ -14,28 +14,197 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
 
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.node_outputs import (
-    compiled_outputs,
-    difference,
-    onnxruntime_outputs,
-    selected_boxes,
-)
-from benchmarks.helpers.steering_inputs import bind_steering
 from fewtune.errors import FewtuneError, VerificationError, last_line
+
+
+def selected_boxes(rows: np.ndarray) -> np.ndarray:
+    """The boxes selected, without the rows of -1 that pad them to the most that there can be."""
+    return rows[: 1 + int(np.flatnonzero(rows[:, 0] >= 0).max(initial=-1))]
+
+
+def onnxruntime_outputs(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
+    """What onnxruntime makes of a test's inputs; raises where it does not run it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in model.graph.input]
+    return session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def difference(made: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
+    """How outputs differ by more than a test allows; empty where they do not."""
+    if len(made) != len(wanted):
+        return f"{len(made)} outputs for {len(wanted)}"
+    for number, (ours, theirs) in enumerate(zip(made, wanted, strict=True)):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        if ours.shape != theirs.shape:
+            return f"output {number} is {list(ours.shape)} for {list(theirs.shape)}"
+        if ours.dtype != theirs.dtype:
+            return f"output {number} is {ours.dtype} for {theirs.dtype}"
+        if ours.dtype.kind not in "fiub":
+            ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
+        if ours.dtype.kind == "f":
+            # A few roundings: half precision's is 1e-3 alone, and sums of large terms may come to
+            # nearly nothing.
+            rounding = 4 * float(np.finfo(ours.dtype).eps)
+            sizes = np.abs(theirs[np.isfinite(theirs)])
+            rtol = max(rtol, rounding)
+            atol = max(atol, rounding * float(sizes.max(initial=0)))
+            close = np.isclose(
+                ours.astype(np.float64), theirs.astype(np.float64), rtol, atol, equal_nan=True
+            )
+        else:
+            close = ours == theirs
+        if not np.all(close):
+            wrong = np.size(close) - np.count_nonzero(close)
+            return f"output {number}: {wrong} of {np.size(close)} differ"
+    return ""
+
+
+def compiled_outputs(
+    model: onnx.ModelProto, inputs: list[np.ndarray], check: Callable[[list[np.ndarray]], str]
+) -> list[np.ndarray]:
+    """Import, schedule by default, export, load and run a model.
+
+    ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
+    """
+    from fewtune.model.import_options import ImportOptions
+    from fewtune.model.lower_checked import lower_checked
+    from fewtune.onnx_graph.bind import bind_shapes
+    from fewtune.onnx_graph.checks import check_types
+    from fewtune.runtime.executable import CompiledModel
+    from fewtune.runtime.target import resolve_target
+
+    target = resolve_target("auto", 1)
+    check_types(model)
+
+    def checked(compiled: CompiledModel) -> float:
+        problem = check(compiled.outputs(inputs))
+        if problem:
+            raise VerificationError(problem)
+        return 0.0
+
+    shapes = {
+        value.name: list(array.shape)
+        for value, array in zip(model.graph.input, inputs, strict=True)
+    }
+    made = lower_checked(bind_shapes(model, shapes, {}), target, ImportOptions(), checked)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.so"
+        made.executable.export_library(str(path))
+        return CompiledModel(path, target).outputs(inputs)
+
+
+# Inputs that decide shapes, or which of a node's graphs runs, by their names in ONNX's definitions.
+STEERING = frozenset(
+    [
+        "axes",
+        "axis",
+        "shape",
+        "pads",
+        "repeats",
+        "K",
+        "starts",
+        "ends",
+        "steps",
+        "split",
+        "sizes",
+        "scales",
+        "roi",
+        "output_shape",
+        "depth",
+        "start",
+        "limit",
+        "delta",
+        "M",
+        "trip_count",
+        "cond",
+        "condition",
+        "k",
+        "max_output_boxes_per_class",
+        "iou_threshold",
+        "score_threshold",
+        "dft_length",
+        "size",
+        "frame_step",
+        "frame_length",
+        "block_shape",
+        "image_shape",
+        "ratio",
+        "training_mode",
+        "num_mel_bins",
+        "sample_rate",
+        "lower_edge_hertz",
+        "upper_edge_hertz",
+    ]
+)
+
+
+STEERING_BY_OPERATOR = frozenset(
+    {("ConstantOfShape", "input"), ("Pad", "constant_value"), ("Compress", "condition")}
+)
+
+
+def bind_steering(model: onnx.ModelProto, inputs: list[Any]) -> tuple[onnx.ModelProto, list[Any]]:
+    """Turn inputs that steer shapes into initialisers.
+
+    Returns
+    -------
+    model : ModelProto
+    inputs : list of arrays
+        Those that are still inputs.
+    """
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    steering = {name for node in model.graph.node for name in _steering_inputs(node, model)}
+    kept_values, kept_arrays = [], []
+    for value, array in zip(model.graph.input, inputs, strict=True):
+        if value.name in steering and isinstance(array, np.ndarray):
+            bound.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        else:
+            kept_values.append(value)
+            kept_arrays.append(array)
+    if not kept_values:
+        # A model needs an input, though nothing reads it.
+        kept_values.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, [1]))
+        kept_arrays.append(np.zeros(1, np.float32))
+    del bound.graph.input[:]
+    bound.graph.input.extend(kept_values)
+    return bound, kept_arrays
+
+
+def _steering_inputs(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[str]:
+    version = max(o.version for o in model.opset_import if o.domain == node.domain)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return
+    for position, name in enumerate(node.input):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if formal.name in STEERING or (node.op_type, formal.name) in STEERING_BY_OPERATOR:
+            yield name
+
 
 SECONDS_A_TEST = 90
 OUTCOMES = ("right", "wrong", "crashed", "refused")

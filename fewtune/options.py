@@ -20,6 +20,12 @@ from pydantic import (
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
 
 
+class ExtractOptions(BaseModel):
+    """Nothing to set yet: kernels are one task if they are structurally equal."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 def _existing(value: str, info: ValidationInfo) -> str:
     """Refuse a predictor's path that does not exist; the context may name the folder to search."""
     root = Path((info.context or {}).get("root", "."))
@@ -41,7 +47,7 @@ PREDICT = "predict"
 # Subclasses of `fewtune.search.strategy.Explorer`, loaded when they are used.
 STRATEGIES = {
     "evolutionary": "fewtune.search.evolutionary:EvolutionarySearch",
-    "random": "fewtune.search.random_search:RandomSearch",
+    "random": "fewtune.search.strategy:RandomSearch",
     "metaschedule": "fewtune.search.metaschedule:NativeSearch",
 }
 

@@ -25,7 +25,7 @@ from stages.paths import Places
 SECTIONS = {
     "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
     "import_model": "fewtune.model.import_options:ImportOptions",
-    "extract_tasks": "fewtune.task.options:ExtractOptions",
+    "extract_tasks": "fewtune.options:ExtractOptions",
     "build_bank": "fewtune.bank.options:BankOptions",
     "select_tasks": "fewtune.selection.options:SelectOptions",
     "tune": "fewtune.options:TuneOptions",

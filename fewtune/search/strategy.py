@@ -213,3 +213,12 @@ class Explorer:
     def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals, and their scores: equal ones until the model is trained."""
         return self.judge.rate(proposals)
+
+
+class RandomSearch(Explorer):
+    """The baseline of every other strategy: draws each decision evenly, and uses no model."""
+
+    uses_model = False
+
+    def propose(self, count: int) -> list[Proposal]:
+        return self.gather(lambda: self.space.random_point(self.random), count)

@@ -6,7 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fewtune.artifacts import Curve, Fingerprint, LogInfo, Selection, ShareReport, TuneReport
+from fewtune.artifacts import (
+    Curve,
+    Fingerprint,
+    LogInfo,
+    Selection,
+    ShareReport,
+    Skeleton,
+    TuneReport,
+)
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.measure.device import device_of
@@ -15,20 +23,52 @@ from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.search.warm_start import measured_trials
-from fewtune.sharing.child import SharingWork
 from fewtune.sharing.job import RULES, ShareJob, SharingRules
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
 from fewtune.storage.database import RECORDS, WORKLOADS, read_database, seal, write_database
 from fewtune.storage.log_archive import log_info, require_own
-from fewtune.task.extract import Task
+from fewtune.task.extract import Task, read_tasks
 from fewtune.timing.cache_state import MEASURING
 from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.job import Runner, Work
+from fewtune.tuning.job import Runner, Work, Workplace
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.util.files import file_sha256
+
+
+class SharingWork(ShareJob):
+    """A job of sharing, with the session that does it."""
+
+    def run(self, place: Workplace) -> None:
+        """Share the schedules of the job's donors; see `fewtune.sharing.share`."""
+        # Only the child needs the session and all that it imports.
+        from fewtune.finals.finals import Finals
+        from fewtune.sharing.session import Sharing
+
+        by_name = {task.info.name: task for task in place.tasks}
+        finals = None
+        most, directory = self.options.finals, self.model
+        # Finals need a model that runs on this processor.
+        if most > 1 and directory is not None and place.device.can.finals_in_model:
+            if (directory / Skeleton.file_name).is_file():
+                tasks, skeleton = read_tasks(directory), Skeleton.read(directory)
+                finals = Finals(skeleton, tasks, place.target, most, self.rules.finalists)
+            else:
+                place.progress.say(
+                    f"no finals in the model: {directory} has no {Skeleton.file_name}"
+                )
+        Sharing(
+            [by_name[name] for name in [*self.takers, *self.tuned]],
+            self,
+            place.target,
+            place.journal,
+            place.progress,
+            place.pool,
+            finals=finals,
+            device=place.device,
+        ).run()
 
 
 def share_schedules(

@@ -12,9 +12,16 @@ import pytest
 
 from benchmarks import wild
 from benchmarks.helpers import wild_table
-from benchmarks.helpers.limited_command import run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
-from benchmarks.wild import Options, WildModel, fetch, read_list, read_rows, write_results
+from benchmarks.wild import (
+    Options,
+    WildModel,
+    fetch,
+    read_list,
+    read_rows,
+    run_limited,
+    write_results,
+)
 from fewtune.errors import InputError, MachineError
 from stages.paths import Places
 from tests.made import results as made_results

@@ -1,4 +1,4 @@
-"""Elementwise operators and gathers, made of operators that have a layout rule.
+"""Elementwise operators, gathers and products of bytes, made of operators with a layout rule.
 
 ``Clip``, ``LeakyRelu`` and the like become ``maximum`` and ``minimum``, with constants of the other
 operand's rank. These have layout rules, and fuse into the convolution before them.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.constants import is_constant, known_array
+from fewtune.tvm_compat.constants import array_of, is_constant, known_array
 
 # By ONNX's number of a type, or its name for a CastLike.
 _INTEGERS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
@@ -171,3 +171,40 @@ def _is_float(data: Any) -> bool:
     if not isinstance(data, relax.Expr) or not str(data.ty.dtype).startswith("float"):
         return False
     return bool(data.ty.ndim >= 0)
+
+
+def integer_convolution(
+    bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: int
+) -> relax.Expr:
+    """Convert a ConvInteger, as `fewtune.onnx_graph.quantized` writes it."""
+    return relax.op.nn.conv2d(
+        _centered(bb, inputs),
+        inputs[1],
+        strides=attributes.get("strides", 1),
+        padding=attributes.get("pads", 0),
+        dilation=attributes.get("dilations", 1),
+        groups=attributes.get("group", 1),
+        data_layout="NCHW",
+        kernel_layout="OIHW",
+        out_dtype="int32",
+    )
+
+
+def integer_product(
+    bb: Any, inputs: list[Any], _attributes: dict[str, Any], _opset: int
+) -> relax.Expr:
+    """Convert a MatMulInteger, as `fewtune.onnx_graph.quantized` writes it."""
+    return relax.op.matmul(_centered(bb, inputs), inputs[1], out_dtype="int32")
+
+
+def _centered(bb: Any, inputs: list[Any]) -> relax.Expr:
+    """The data minus a constant zero point, if there is one."""
+    data, _, zero, weight_zero = [*inputs, None, None][:4]
+    if zero is None and weight_zero is None:
+        return data
+    number = array_of(zero)
+    if weight_zero is not None or number is None:
+        raise ValueError("its zero points are not known")
+    place = np.full((1,) * data.ty.ndim, int(number.reshape(())), np.int16)
+    wide = bb.normalize(relax.op.astype(data, "int16"))
+    return bb.normalize(relax.op.subtract(wide, relax.const(place, "int16")))

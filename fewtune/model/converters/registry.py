@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fewtune.model.converters import elementwise, integers, recurrent, resize, suppression
+from fewtune.model.converters import elementwise, recurrent, resize, suppression
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
@@ -32,8 +32,8 @@ _NEEDED: dict[str, Converter] = {
     "ArgMax": partial(elementwise.index_of, relax.op.argmax),
     "ArgMin": partial(elementwise.index_of, relax.op.argmin),
     "Cast": elementwise.cast,
-    "ConvInteger": integers.convolution,
-    "MatMulInteger": integers.product,
+    "ConvInteger": elementwise.integer_convolution,
+    "MatMulInteger": elementwise.integer_product,
     "NonMaxSuppression": suppression.converted,
     "Resize": resize.converted,
     "Upsample": resize.converted,
