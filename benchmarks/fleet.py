@@ -201,7 +201,7 @@ def board(model: str) -> dict[str, Any]:
             for name, own in pair if number % 2 == 0 else pair[::-1]:
                 journals = folder / f"{name}{number}"
                 journals.mkdir()
-                run_session(largest, names, own, options, journals)
+                run_session(largest, TuneJob(names, options), own, journals)
                 found[name] = times_of(journals)
             for task in found["here"].keys() & found["board"].keys():
                 of_here, of_board = found["here"][task], found["board"][task]

@@ -39,6 +39,7 @@ from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.storage.database import replay
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import WRONG_OUTPUT
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session
 from fewtune.util.files import write_text
 from fewtune.util.table import Table
@@ -186,7 +187,7 @@ def run(arguments: argparse.Namespace) -> None:
         options = TuneOptions(trials_per_task=arguments.trials, least_gain=0.0)
         names = [task.info.name for task in tasks]
         with tempfile.TemporaryDirectory() as scratch:
-            state = run_session(tasks, names, fingerprint, options, Path(scratch))
+            state = run_session(tasks, TuneJob(names, options), fingerprint, Path(scratch))
         wrong = sum(s.failures().get(WRONG_OUTPUT, 0) for s in state.tasks.values())
         checked = sum(t.is_checked is True for s in state.tasks.values() for t in s.trials)
         share = 100 * state.phases.check_s / state.elapsed_s

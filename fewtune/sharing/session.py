@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from fewtune.bank.bank import Bank
 from fewtune.finals.finalists import contenders_of
 from fewtune.finals.finals import Final, Finals
-from fewtune.measure.device import Device
 from fewtune.options import TuneOptions
-from fewtune.progress.progress import Progress
-from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import move
 from fewtune.search.warm_start import teach
@@ -34,15 +32,13 @@ from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
 from fewtune.sharing.job import ShareJob
 from fewtune.sharing.search_round import SearchRound
-from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
+from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.remeasure import MOST_IN_DUEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.util.switches import is_on
-from fewtune.workers.pool import WorkerPool
 
 
 def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float) -> list[TaskState]:
@@ -75,38 +71,22 @@ class Sharing(Session):
     ----------
     job : ShareJob
         Which task takes schedules of which donors, and by which rules.
+    place : Workplace
     finals : Finals, optional
         Chooses among the best schedules of each task in the end.
-    settings
-        As of `Session`.
     """
 
-    def __init__(
-        self,
-        tasks: list[Task],
-        job: ShareJob,
-        target: tvm.target.Target,
-        journal: Journal,
-        progress: Progress,
-        pool: WorkerPool,
-        finals: Finals | None = None,
-        device: Device | None = None,
-    ) -> None:
+    def __init__(self, job: ShareJob, place: Workplace, finals: Finals | None = None) -> None:
         sharing = job.options
         options = TuneOptions(
             trials_per_task=sharing.trials_per_task, predictor=sharing.predictor, seed=sharing.seed
         )
+        by_name = {task.info.name: task for task in place.tasks}
+        named = [*job.takers, *job.tuned]
         super().__init__(
-            tasks,
-            [*job.takers, *job.tuned],
-            target,
-            options,
-            journal,
-            progress,
-            pool,
-            cold_weights=job.cold_weights,
+            TuneJob(named, options, cold_weights=job.cold_weights),
+            replace(place, tasks=[by_name[name] for name in named]),
             earlier=job.tuned,
-            device=device,
         )
         self.takers = job.takers
         self.donations = job.donations

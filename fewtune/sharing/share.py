@@ -47,7 +47,6 @@ class SharingWork(ShareJob):
         from fewtune.finals.finals import Finals
         from fewtune.sharing.session import Sharing
 
-        by_name = {task.info.name: task for task in place.tasks}
         finals = None
         most, directory = self.options.finals, self.model
         # Finals need a model that runs on this processor.
@@ -59,16 +58,7 @@ class SharingWork(ShareJob):
                 place.progress.say(
                     f"no finals in the model: {directory} has no {Skeleton.file_name}"
                 )
-        Sharing(
-            [by_name[name] for name in [*self.takers, *self.tuned]],
-            self,
-            place.target,
-            place.journal,
-            place.progress,
-            place.pool,
-            finals=finals,
-            device=place.device,
-        ).run()
+        Sharing(self, place, finals).run()
 
 
 def share_schedules(

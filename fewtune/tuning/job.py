@@ -133,17 +133,4 @@ class TuneJob:
         """Tune; only the process that does needs the search and all that it imports."""
         from fewtune.tuning.session import Session
 
-        Session(
-            place.tasks,
-            self.tuned,
-            place.target,
-            self.options,
-            place.journal,
-            place.progress,
-            place.pool,
-            seeds=self.seeds,
-            cold_weights=self.cold_weights,
-            stands_for=self.stands_for,
-            covered=self.covered,
-            device=place.device,
-        ).run()
+        Session(self, place).run()

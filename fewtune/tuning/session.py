@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fewtune.machine.steal_time import stolen_s
-from fewtune.measure.device import Device, measurer_on
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
@@ -23,17 +22,16 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_cost_model, make_strategy
 from fewtune.search.warm_start import known_points
 from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
+from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.remeasure import Duel, measure_duels, near_fastest
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import PriorResult, TaskState
-from fewtune.workers.pool import WorkerPool
 
 
 class JournaledRun:
@@ -207,68 +205,44 @@ class Session(JournaledRun):
 
     Parameters
     ----------
-    tasks : list of Task
-        Every task whose default schedule is measured.
-    tuned : list of str
-        Names of the tasks to search.
-    target : Target
-    options : TuneOptions
-    journal : Journal
-    progress : Progress
-    pool : WorkerPool
-    seeds : dict of list of Trial, optional
-        Trials of an older log, by task: measured again before anything else.
-    cold_weights : bool
-        Whether measured calls find their weights in memory.
-    stands_for : dict of float, optional
-        Share of the model's time that a task's schedules serve, over its own (`TaskProgress`).
-    covered : float
-        Part of the model's estimated time that the tasks, and those they stand for, make up.
+    job : TuneJob
+        Which tasks are searched, and how.
+    place : Workplace
+        The default schedules of all its tasks are measured.
     earlier : dict of PriorResult, optional
         Results of earlier sessions, by task: those tasks continue from there. The caller teaches
         them to the cost models.
     clock : callable
         Monotonic seconds; tests give a fake one.
-    device : Device, optional
-        The device of the pool; this machine unless given.
     """
 
     def __init__(
         self,
-        tasks: list[Task],
-        tuned: list[str],
-        target: tvm.target.Target,
-        options: TuneOptions,
-        journal: Journal,
-        progress: Progress,
-        pool: WorkerPool,
-        seeds: dict[str, list[Trial]] | None = None,
-        cold_weights: bool = False,
-        stands_for: dict[str, float] | None = None,
-        covered: float = 1.0,
+        job: TuneJob,
+        place: Workplace,
         earlier: dict[str, PriorResult] | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        device: Device | None = None,
     ) -> None:
+        options, device, cold_weights = job.options, place.device, job.cold_weights
         knowledge = Knowledge(
             cost_model=make_cost_model(options.cost_model),
-            predictor=predictor_for(options.predictor, target),
+            predictor=predictor_for(options.predictor, place.target),
             is_cold=cold_weights,
         )
         super().__init__(
-            RunState(tasks, tuned, earlier),
-            journal,
-            progress,
-            measurer_on(device, pool, target, cold_weights=cold_weights),
+            RunState(place.tasks, job.tuned, earlier),
+            place.journal,
+            place.progress,
+            device.measurer(place.pool, cold_weights=cold_weights),
             clock,
         )
-        self.target = target
+        self.target = place.target
         self.options = options
-        self.patience = Patience(options, self.state, covered)
-        self._tasks_a_batch = 1 if device is None else device.parallel_tasks
-        self.searches = Searches(target, options, knowledge, seeds or {})
+        self.patience = Patience(options, self.state, job.covered)
+        self._tasks_a_batch = device.parallel_tasks
+        self.searches = Searches(place.target, options, knowledge, job.seeds)
         self._longest_batch_s = 0.0
-        for name, times in (stands_for or {}).items():
+        for name, times in (job.stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
 
     @property

@@ -17,7 +17,6 @@ from fewtune.storage.log_archive import log_info, read_seeds
 from fewtune.task.extract import Task
 from fewtune.timing.cache_state import MEASURING
 from fewtune.timing.cold_weights import weights_outgrow_cache
-from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import Runner, TuneJob, Work
 from fewtune.tuning.run_state import RunState
@@ -57,15 +56,10 @@ def journal_header(
 
 def run_session(
     tasks: list[Task],
-    tuned: list[str],
+    job: TuneJob,
     fingerprint: Fingerprint,
-    options: TuneOptions,
     journal_directory: Path,
     progress_path: Path | None = None,
-    seeds: dict[str, list[Trial]] | None = None,
-    cold_weights: bool = False,
-    stands_for: dict[str, float] | None = None,
-    covered: float = 1.0,
     run: Runner | None = None,
 ) -> RunState:
     """Tune tasks in a child process; resume from the journal if there is one.
@@ -74,22 +68,12 @@ def run_session(
     ----------
     tasks : list of Task
         Every task whose default schedule is to be known.
-    tuned : list of str
-        Names of the tasks to search.
+    job : TuneJob
     fingerprint : Fingerprint
-    options : TuneOptions
     journal_directory : Path
         Scratch that outlives a kill.
     progress_path : Path, optional
         File that holds where the run stands.
-    seeds : dict of list of Trial, optional
-        Trials of older logs, by task: measured again before anything else.
-    cold_weights : bool
-        Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
-    stands_for : dict of float, optional
-        Share of the model's time that a task's schedules serve, over its own share.
-    covered : float
-        Part of the model's estimated time that the tasks, and those they stand for, make up.
     run : callable, optional
         What carries the work out; `supervise` unless given.
 
@@ -104,26 +88,17 @@ def run_session(
         What stopped the child, in one line.
     """
     events: list[dict[str, Any]] = []
-    job = TuneJob(tuned, options, seeds or {}, cold_weights, stands_for, covered)
     if tasks:
-        header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
-        if stands_for:
+        header = journal_header(fingerprint, tasks, job.tuned, job.options, job.cold_weights)
+        if job.stands_for:
             # It decides which task gets the next batch.
-            header["stands_for"] = stands_for
+            header["stands_for"] = job.stands_for
         if job.seeds:
             text = json.dumps(job.seeds_as_json(), sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        events = (run or supervise)(
-            Work(
-                job,
-                tasks,
-                fingerprint,
-                header,
-                journal_directory,
-                progress_path,
-            )
-        )
-    state = RunState(tasks, tuned)
+        work = Work(job, tasks, fingerprint, header, journal_directory, progress_path)
+        events = (run or supervise)(work)
+    state = RunState(tasks, job.tuned)
     state.replay(events)
     return state
 
@@ -170,19 +145,15 @@ def tune(
     shares = {task.info.name: task.info.share for task in tasks}
     can = device_of(fingerprint).can
     cold_weights = can.cold_caches and weights_outgrow_cache(tasks)
-    state = run_session(
-        kept,
+    job = TuneJob(
         tuned,
-        fingerprint,
         options,
-        journal_directory,
-        progress_path,
-        seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
-        cold_weights=cold_weights,
-        stands_for=stands_for(kept, tasks, selection),
+        read_seeds(Path(options.start_from), workloads, fingerprint),
+        cold_weights,
+        stands_for(kept, tasks, selection),
         covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
-        run=run,
     )
+    state = run_session(kept, job, fingerprint, journal_directory, progress_path, run)
     log_info(fingerprint).write(directory)
     write_database(
         directory,

@@ -24,6 +24,7 @@ from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
@@ -52,7 +53,7 @@ def tuned_names() -> list[str]:
 def tune_all(own: Fingerprint, journals: Path) -> list[dict]:
     """Tune the tiny network's four convolutions; return the journal's events."""
     tasks = list(tuned_tiny.convolutions().values())
-    run_session(tasks, tuned_names(), own, OPTIONS, journals, run=on_fleet)
+    run_session(tasks, TuneJob(tuned_names(), OPTIONS), own, journals, run=on_fleet)
     return events_in(journals)
 
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from fewtune.measure.device import device_of
 from fewtune.measure.measurer import Specs
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
@@ -16,6 +17,7 @@ from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.worker_reply import Built
+from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.session import Session
 from tests import tuned_tiny
 
@@ -58,16 +60,17 @@ def session(path: Path, names: str, **changed: object) -> Session:
     """A session on convolutions of the tiny model whose measurements cost nothing."""
     tasks = [tuned_tiny.convolutions()[name] for name in names]
     measurer = CountingMeasurer()
-    made = Session(
+    options = tuned_tiny.OPTIONS.model_copy(update=changed)
+    place = Workplace(
         tasks,
-        [task.info.name for task in tasks],
         tuned_tiny.target(),
-        tuned_tiny.OPTIONS.model_copy(update=changed),
         Journal(path, {}),
         Progress(stream=io.StringIO()),
         tuned_tiny.pool(),
-        clock=lambda: measurer.now_s,
+        device_of(tuned_tiny.fingerprint()),
     )
+    job = TuneJob([task.info.name for task in tasks], options)
+    made = Session(job, place, clock=lambda: measurer.now_s)
     made.measurer = measurer
     return made
 

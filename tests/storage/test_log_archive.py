@@ -11,6 +11,7 @@ from fewtune.artifacts import LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.storage.log_archive import merge, read_seeds
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session
 from pipelines.cli import main
 from tests import tuned_tiny
@@ -79,11 +80,9 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
     with tuned_tiny.in_this_process():
         state = run_session(
             [task],
-            [name],
+            TuneJob([name], tuned_tiny.OPTIONS, first),
             tuned_tiny.fingerprint(),
-            tuned_tiny.OPTIONS,
             tmp_path / "journals",
-            seeds=first,
         )
     searched = [trial.trace for trial in first[name]]
     tried = [trial.trace for trial in state.tasks[name].trials]

@@ -16,6 +16,7 @@ import pytest
 from fewtune.errors import JournalError
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, lay_crash
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.made.sessions import batches, conv, events_of, session
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path: Path) -> None:
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
-    arguments = ([task], [task.info.name], fingerprint, options, tmp_path)
+    arguments = ([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
     header = journal_header(fingerprint, [task], [task.info.name], options, False)
     path = journal_path(tmp_path, header)
 
@@ -80,7 +81,7 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path, moment: str) ->
 
     def run_in_own_group() -> None:
         os.setsid()
-        run_session([task], [task.info.name], fingerprint, options, tmp_path)
+        run_session([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
 
     child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
     child.start()
