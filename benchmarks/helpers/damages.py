@@ -133,46 +133,63 @@ def wrong_values(file: Path, chance: random.Random, count: int) -> Iterator[Any]
         yield f"{key.strip()}: {value}", do
 
 
+_COMMAND = ("-m", "pipelines.cli")
+_ONE = ("--model", MODEL)
+_BOTH = (*_ONE, "--strategy", STRATEGY)
+
+
+def _stage(name: str, *options: str) -> tuple[str, ...]:
+    return ("-m", f"stages.{name}", *options)
+
+
 def cases(root: Path, chance: random.Random) -> Iterator[Case]:
     """Every case."""
+    yield from _settings(root, chance)
+    yield from _written(root, chance)
+    yield from _exchanged(root, chance)
 
-    def stage(name: str, *options: str) -> tuple[str, ...]:
-        return ("-m", f"stages.{name}", *options)
 
-    command = ("-m", "pipelines.cli")
-    one = ("--model", MODEL)
-    both = (*one, "--strategy", STRATEGY)
+def _settings(root: Path, chance: random.Random) -> Iterator[Case]:
+    """Parameters, names and registrations."""
     parameters = root / "params.yaml"
     for what, do in [*damages(parameters, chance), *wrong_values(parameters, chance, 40)]:
-        yield Case("params", what, stage("fingerprint"), (0, 2), do)
+        yield Case("params", what, _stage("fingerprint"), (0, 2), do)
     for name in NAMES:
-        given = (*command, "add", "three.onnx", "--no-check", f"--name={name}")
+        given = (*_COMMAND, "add", "three.onnx", "--no-check", f"--name={name}")
         yield Case("names", repr(name[:30]), given, (2,), lambda: None)
     registration = root / "models" / MODEL / "model.yaml"
     for what, do in [*damages(registration, chance), *wrong_values(registration, chance, 3)]:
-        yield Case("registrations", what, (*command, "check", MODEL), (0, 2), do)
+        yield Case("registrations", what, (*_COMMAND, "check", MODEL), (0, 2), do)
+
+
+def _written(root: Path, chance: random.Random) -> Iterator[Case]:
+    """What stages write: journals, logs and artifacts."""
     for journal in sorted((root / ".fewtune" / "journals").rglob("*.jsonl")):
         for what, do in damages(journal, chance):
-            yield Case("journals", what, stage("tune", *both), (0, 5), do)
+            yield Case("journals", what, _stage("tune", *_BOTH), (0, 5), do)
         for _ in range(8):
             what, changed = mutated_event(journal.read_bytes(), chance)
             do = partial(journal.write_bytes, changed)
-            yield Case("journals, resumed", what, stage("tune", *both), (0, 5), do)
+            yield Case("journals, resumed", what, _stage("tune", *_BOTH), (0, 5), do)
     log = root / OUT / STRATEGY / "share"
     for name in ("log.json", "database_workload.json", "database_tuning_record.json"):
         for what, do in damages(log / name, chance):
-            merged = (*command, "log", str(log), "--output", str(root.with_name("merged")))
+            merged = (*_COMMAND, "log", str(log), "--output", str(root.with_name("merged")))
             yield Case("logs and databases", f"{name}: {what}", merged, (0, 2, 5), do)
     for what, do in damages(log / "database_tuning_record.json", chance):
-        yield Case("databases, compiled", what, stage("compile", *both), (0, 2, 5), do)
+        yield Case("databases, compiled", what, _stage("compile", *_BOTH), (0, 2, 5), do)
     for what, do in damages(root / OUT / "import" / "lowered.json", chance):
-        yield Case("artifacts", f"lowered.json: {what}", stage("extract_tasks", *one), (0, 2), do)
+        yield Case("artifacts", f"lowered.json: {what}", _stage("extract_tasks", *_ONE), (0, 2), do)
     for what, do in damages(root / OUT / STRATEGY / "select" / "selection.json", chance):
-        yield Case("artifacts", f"selection.json: {what}", stage("compile", *both), (0, 2), do)
+        yield Case("artifacts", f"selection.json: {what}", _stage("compile", *_BOTH), (0, 2), do)
+
+
+def _exchanged(root: Path, chance: random.Random) -> Iterator[Case]:
+    """What comes from elsewhere: inputs, options, banks, predictors and libraries."""
     samples = root / "samples.npz"
     for what, do in damages(samples, chance):
         given = (
-            *command,
+            *_COMMAND,
             "add",
             "three.onnx",
             "--no-check",
@@ -182,11 +199,11 @@ def cases(root: Path, chance: random.Random) -> Iterator[Case]:
         )
         yield Case("archives", what, given, (0, 2), do)
     for option in OPTIONS:
-        ran = (*command, "run", MODEL, "--set", option)
+        ran = (*_COMMAND, "run", MODEL, "--set", option)
         yield Case("options", option, ran, (2, 3), lambda: None)
     bank = root / "valid.bank"
     for what, do in damages(bank, chance):
-        yield Case("banks", what, (*command, "bank", "import", "valid.bank"), (0, 2), do)
+        yield Case("banks", what, (*_COMMAND, "bank", "import", "valid.bank"), (0, 2), do)
     own = root / "predictors" / "own"
     for file in files_of(own):
         for what, do in damages(file, chance):

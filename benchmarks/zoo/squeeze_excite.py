@@ -59,6 +59,17 @@ class _Excitation(NamedTuple):
     gate: str
 
 
+class _Block(NamedTuple):
+    """An inverted residual: its expanded channels, its channels, and its depthwise convolution."""
+
+    inner: int
+    channels: int
+    kernel: int
+    stride: int
+    activation: Activation
+    excitation: _Excitation | None
+
+
 def efficientnet_b0(builder: GraphBuilder) -> None:
     """Add EfficientNet-B0."""
     value = normalized_convolution(builder, builder.input("image", _IMAGE), "stem", 32, 3, 2)
@@ -67,17 +78,10 @@ def efficientnet_b0(builder: GraphBuilder) -> None:
         expansion, channels, blocks, first_stride, kernel = row
         for block in range(1, blocks + 1):
             before = builder.channels(value)
-            value = _inverted_residual(
-                builder,
-                value,
-                f"stage{stage}_block{block}",
-                expansion * before,
-                channels,
-                kernel,
-                first_stride if block == 1 else 1,
-                _swish,
-                _Excitation(before // 4, _swish, "Sigmoid"),
-            )
+            stride = first_stride if block == 1 else 1
+            excitation = _Excitation(before // 4, _swish, "Sigmoid")
+            made = _Block(expansion * before, channels, kernel, stride, _swish, excitation)
+            value = _inverted_residual(builder, value, f"stage{stage}_block{block}", made)
     value = _swish(builder, normalized_convolution(builder, value, "last", 1280), "last_swish")
     value = builder.global_average(value, "average")
     builder.output(builder.dense(value, "logits", _CLASSES), _LOGITS)
@@ -90,35 +94,20 @@ def mobilenet_v3(builder: GraphBuilder) -> None:
     for block, row in enumerate(_MOBILENET_V3, start=1):
         kernel, inner, channels, is_weighted, is_swish, stride = row
         excitation = _Excitation(_multiple_of_8(inner // 4), _relu, "HardSigmoid")
-        value = _inverted_residual(
-            builder,
-            value,
-            f"block{block}",
-            inner,
-            channels,
-            kernel,
-            stride,
-            _hard_swish if is_swish else _relu,
-            excitation if is_weighted else None,
+        activation = _hard_swish if is_swish else _relu
+        made = _Block(
+            inner, channels, kernel, stride, activation, excitation if is_weighted else None
         )
+        value = _inverted_residual(builder, value, f"block{block}", made)
     value = _hard_swish(builder, normalized_convolution(builder, value, "last", 960), "last_swish")
     value = builder.dense(builder.global_average(value, "average"), "dense", 1280)
     value = _hard_swish(builder, value, "dense_swish")
     builder.output(builder.dense(value, "logits", _CLASSES), _LOGITS)
 
 
-def _inverted_residual(
-    builder: GraphBuilder,
-    value: str,
-    name: str,
-    inner: int,
-    channels: int,
-    kernel: int,
-    stride: int,
-    activation: Activation,
-    excitation: _Excitation | None,
-) -> str:
+def _inverted_residual(builder: GraphBuilder, value: str, name: str, block: _Block) -> str:
     """Add a block: a 1x1 expansion, a depthwise convolution, an excitation, and a projection."""
+    inner, channels, kernel, stride, activation, excitation = block
     before = builder.channels(value)
     shortcut = value if stride == 1 and before == channels else None
     if inner != before:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from fewtune.artifacts import Selection, TuneReport
@@ -12,7 +11,7 @@ from fewtune.options import ShareOptions
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.sharing.job import BankedSchedule, ShareJob, SharingRules
+from fewtune.sharing.job import BankedSchedule, ShareJob
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
@@ -28,11 +27,7 @@ def plan(
     tuned: TuneReport,
     database: ms.database.Database,
     options: ShareOptions,
-    rules: SharingRules,
-    *,
     bank: Bank | None = None,
-    bank_directory: Path | None = None,
-    model_directory: Path | None = None,
 ) -> ShareJob:
     """Plan what sharing does.
 
@@ -45,11 +40,8 @@ def plan(
     database : Database
         The tuning log.
     options : ShareOptions
-    rules : SharingRules
     bank : Bank, optional
         Needed if the selection takes schedules from it.
-    bank_directory, model_directory : Path, optional
-        As of `fewtune.sharing.share.share_schedules`.
 
     Returns
     -------
@@ -63,7 +55,7 @@ def plan(
     """
     takers = takers_of(selection, tuned)
     if not takers:
-        return ShareJob({}, {}, {}, {}, options, rules=rules)
+        return ShareJob({}, {}, {}, {}, options)
     records = {name: _records(database, by_name[name]) for name in selection.representatives}
     searched = {name: _donations(each.searched, options) for name, each in records.items()}
     return ShareJob(
@@ -72,11 +64,8 @@ def plan(
         known=_known(selection, by_name, bank, options),
         tuned=_earlier(tuned, records),
         options=options,
-        bank=bank_directory,
-        model=model_directory,
         cold_weights=tuned.cold_weights,
         small=selection.small,
-        rules=rules,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,26 +105,16 @@ def share_schedules(
         What stopped the measuring, in one line.
     """
     by_name = {task.info.name: task for task in tasks}
-    require_own(tune_directory, fingerprint)
-    if not LogInfo.read(tune_directory).checked:
-        raise InputError(
-            f"{tune_directory} is a log whose outputs were not compared: tune the model again"
-        )
-    tuned, database = TuneReport.read(tune_directory), read_database(tune_directory)
+    tuned, database = _read_log(tune_directory, fingerprint)
     bank = None
     if bank_directory is not None:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
-    job = plan(
-        by_name,
-        selection,
-        tuned,
-        database,
-        options,
-        rules,
-        bank=bank,
-        bank_directory=bank_directory,
-        model_directory=model_directory,
+    job = replace(
+        plan(by_name, selection, tuned, database, options, bank),
+        bank=bank_directory,
+        model=model_directory,
+        rules=rules,
     )
     events: list[dict[str, Any]] = []
     if job.takers:
@@ -156,6 +147,16 @@ def share_schedules(
     report = _report(selection, job, state, events, fingerprint)
     report.write(directory)
     return report
+
+
+def _read_log(directory: Path, fingerprint: Fingerprint) -> tuple[TuneReport, ms.database.Database]:
+    """The tune stage's report and database; refused if another machine's, or not checked."""
+    require_own(directory, fingerprint)
+    if not LogInfo.read(directory).checked:
+        raise InputError(
+            f"{directory} is a log whose outputs were not compared: tune the model again"
+        )
+    return TuneReport.read(directory), read_database(directory)
 
 
 def _header(

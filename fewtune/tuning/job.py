@@ -120,7 +120,7 @@ class TuneJob:
         }
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> TuneJob:
+    def from_json(cls, given: dict[str, Any]) -> Self:
         """The job that `as_json` wrote."""
         seeds = {
             name: [Trial.from_json(entry) for entry in entries]
@@ -128,9 +128,3 @@ class TuneJob:
         }
         options = TuneOptions.model_validate(given["options"])
         return cls(**{**given, "seeds": seeds, "options": options})
-
-    def run(self, place: Workplace) -> None:
-        """Tune; only the process that does needs the search and all that it imports."""
-        from fewtune.tuning.session import Session
-
-        Session(self, place).run()

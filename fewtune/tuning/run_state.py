@@ -78,8 +78,14 @@ class RunState:
             for name, final in event["finals"].items():
                 self.tasks[name].chosen = final["keys"][final["chosen"]]
         state = self.tasks.get(event.get("task", ""))
-        if state is None:
-            return
+        if state is not None:
+            self._take_of(state, event)
+            if kind in ("default", "known", "batch"):
+                self._mark_curve()
+
+    def _take_of(self, state: TaskState, event: dict[str, Any]) -> None:
+        """Take in one event of a task."""
+        kind = event["kind"]
         if kind == "default":
             state.default = Trial.from_json(event["trial"])
             median_s = state.default.outcome.median_s
@@ -106,8 +112,6 @@ class RunState:
         elif kind == "crash":
             state.crashed = event["signal"]
             state.progress.finished = "crashed"
-        if kind in ("default", "known", "batch"):
-            self._mark_curve()
 
     @property
     def trials(self) -> int:

@@ -18,7 +18,7 @@ from fewtune.task.extract import Task
 from fewtune.timing.cache_state import MEASURING
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.job import Runner, TuneJob, Work
+from fewtune.tuning.job import Runner, TuneJob, Work, Workplace
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 
@@ -31,6 +31,16 @@ _BUDGET = {
     "least_gain",
     "start_from",
 }
+
+
+class TuneWork(TuneJob):
+    """A job of tuning, with the session that does it."""
+
+    def run(self, place: Workplace) -> None:
+        """Tune; only the process that does needs the search and all that it imports."""
+        from fewtune.tuning.session import Session
+
+        Session(self, place).run()
 
 
 def journal_header(
@@ -96,7 +106,9 @@ def run_session(
         if job.seeds:
             text = json.dumps(job.seeds_as_json(), sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        work = Work(job, tasks, fingerprint, header, journal_directory, progress_path)
+        work = Work(
+            TuneWork(**vars(job)), tasks, fingerprint, header, journal_directory, progress_path
+        )
         events = (run or supervise)(work)
     state = RunState(tasks, job.tuned)
     state.replay(events)

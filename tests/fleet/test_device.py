@@ -16,7 +16,8 @@ from fewtune.fleet.worker import Answer
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.job import TuneJob, Work, Workplace
+from fewtune.tuning.job import Work, Workplace
+from fewtune.tuning.tune import TuneWork
 from tests.made.tasks import made_task
 from tests.tuned_tiny import fingerprint
 
@@ -147,9 +148,9 @@ def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path: Path
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path: Path, count: int) -> None:
-    job = TuneJob(list(TASKS), TuneOptions(), covered=0.5)
+    job = TuneWork(list(TASKS), TuneOptions(), covered=0.5)
     work = Work(job, [made_task(name) for name in TASKS], fingerprint(), HEADER, tmp_path)
-    parts = [cast(TuneJob, part.job) for part in parts_of(work, count)]
+    parts = [cast(TuneWork, part.job) for part in parts_of(work, count)]
     assert len(parts) == min(count, len(TASKS))
     assert sorted(name for part in parts for name in part.tuned) == sorted(TASKS)
     assert sum(part.covered for part in parts) == pytest.approx(0.5)

@@ -16,7 +16,8 @@ from fewtune.fleet.worker import Answer, carry_out, command, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
 from fewtune.tuning.child_process import MeasuringJob, packed
-from fewtune.tuning.job import TuneJob, Work
+from fewtune.tuning.job import Work
+from fewtune.tuning.tune import TuneWork
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def whole() -> dict[str, Any]:
     """A session that measures a default schedule, then two candidates."""
     task, own = tuned_tiny.convolutions()["c"], tuned_tiny.fingerprint()
     options = TuneOptions(trials_per_task=2, batch_size=2, least_gain=0.0)
-    job = TuneJob([task.info.name], options)
+    job = TuneWork([task.info.name], options)
     measuring = MeasuringJob(
         session=Work(job, [], own, {}, Path()).place,
         arguments=job.as_json(),

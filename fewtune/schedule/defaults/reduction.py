@@ -256,14 +256,14 @@ def _contiguous_reduction(block: Block) -> int | None:
     return None
 
 
-def _register_tiled(
-    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
-) -> bool:
-    """Keep a tile of outputs in registers during the whole reduction."""
-    lanes = traits.lanes(block.data_type)
-    steps = block.reduction_extent
-    unrolled = steps <= _MOST_UNROLLED_STEPS
-    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if unrolled else 1 << 30
+def _is_unrolled(block: Block) -> bool:
+    return block.reduction_extent <= _MOST_UNROLLED_STEPS
+
+
+def _tile(block: Block, axes: _Axes, traits: CpuTraits) -> tuple[int, int]:
+    """Rows and width of the tile of outputs that registers keep."""
+    lanes, steps = traits.lanes(block.data_type), block.reduction_extent
+    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if _is_unrolled(block) else 1 << 30
     if axes.reuse is None:
         rows, width = 1, vector_width(axes.run, lanes, 4)
     else:
@@ -275,6 +275,15 @@ def _register_tiled(
         width, rows = plain_width(axes.run), 1
         if axes.reuse is not None and width < lanes:
             rows = gcd(block.extents[axes.reuse], 4)
+    return rows, width
+
+
+def _register_tiled(
+    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Keep a tile of outputs in registers during the whole reduction."""
+    lanes, unrolled = traits.lanes(block.data_type), _is_unrolled(block)
+    rows, width = _tile(block, axes, traits)
     contraction = axes.reuse is not None and not unrolled
     handle = block.handle
     if contraction and tail_of(sch, block) is None:
