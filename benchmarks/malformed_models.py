@@ -32,12 +32,10 @@ from benchmarks.helpers.malformed_graphs import graph_cases, value_cases
 from benchmarks.helpers.malformed_network import Case, edited, network, weight
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 
-_FLOAT = TensorProto.FLOAT
 
-
-def _bytes(content: Callable[[bytes], bytes], name: str = "model.onnx") -> Callable[[Path], Path]:
+def _bytes(content: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        path = folder / name
+        path = folder / "model.onnx"
         path.write_bytes(content(network().SerializeToString()))
         return path
 

@@ -120,9 +120,9 @@ class WildModel(BaseModel):
         return f"{self.package}=={self.version}"
 
 
-def read_list(path: Path = LIST) -> dict[str, WildModel]:
+def read_list() -> dict[str, WildModel]:
     """The models by name."""
-    listed = tomllib.loads(path.read_text())
+    listed = tomllib.loads(LIST.read_text())
     return {name: WildModel.model_validate(model) for name, model in listed.items()}
 
 

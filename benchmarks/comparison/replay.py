@@ -36,6 +36,8 @@ from tests import recorded
 
 AT = (8, 16, 32, 64)
 _FOLDS = 4
+# Points that online cost models learn from, and others that they are held to.
+_LEARNT, _JUDGED = 64, 256
 # Two-sided 95 % of a normal distribution.
 _Z = 1.96
 
@@ -164,7 +166,7 @@ def _us(rate: Callable[[], object], points: int) -> float:
     return round(1e6 * min(taken) / points, 3)
 
 
-def models_on_recorded(seeds: int, learnt: int = 64, judged: int = 256) -> list[dict[str, Any]]:
+def models_on_recorded(seeds: int) -> list[dict[str, Any]]:
     """Cost models that learn online, on unbiased draws of the recorded task."""
     space, every = recorded.space(), recorded.points()
     contraction = Prior(space).contraction
@@ -175,8 +177,8 @@ def models_on_recorded(seeds: int, learnt: int = 64, judged: int = 256) -> list[
     spent: dict[str, list[float]] = {}
     for seed in range(seeds):
         drawn = np.random.default_rng(seed).permutation(len(every))
-        taught = _known([every[int(i)] for i in drawn[:learnt]])
-        held = _known([every[int(i)] for i in drawn[learnt : learnt + judged]])
+        taught = _known([every[int(i)] for i in drawn[:_LEARNT]])
+        held = _known([every[int(i)] for i in drawn[_LEARNT : _LEARNT + _JUDGED]])
         taught_s, held_s = ([recorded.times_s()[p] for p in points] for points in (taught, held))
         times.append(np.array(held_s))
         for name, make in _online(space, features).items():
@@ -185,7 +187,7 @@ def models_on_recorded(seeds: int, learnt: int = 64, judged: int = 256) -> list[
             spent.setdefault(name, []).append(time.perf_counter() - began_s)
             found.setdefault(name, []).append(score)
     rows = []
-    on = f"recorded task, {learnt} learnt, {judged} unbiased draws held out"
+    on = f"recorded task, {_LEARNT} learnt, {_JUDGED} unbiased draws held out"
     for name, scores in found.items():
         row = ranking_row(name, on, scores, times)
         rows.append(row | {"learn_and_rate_s": round(statistics.median(spent[name]), 3)})

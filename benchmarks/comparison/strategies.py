@@ -2,7 +2,7 @@
 
 The eight tasks of the engine benchmark, every strategy with every way of rating candidates, the
 same trials each. Seed after seed, task after task: what is complete when the budget ends counts,
-and a later run goes on there. What was measured is kept in a folder (`benchmarks.comparison.pool`).
+and a later run goes on there. What was measured is kept in a folder (`Pool`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.comparison.pool import Pool
 from benchmarks.comparison.strategy_rows import NOTHING
 from benchmarks.helpers.heavy_tasks import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure.measurer import Measurer
+from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import predictor_for
+from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
-from fewtune.search import Knowledge, make_strategy
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Knowledge, Proposal, make_strategy
 from fewtune.task.extract import Task
+from fewtune.timing.cache_state import MEASURING
 from fewtune.workers.pool import WorkerPool
 
 JUDGED = ("evolutionary", "annealing", "adaptive", "chameleon")
@@ -232,3 +234,108 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def blocks(folder: Path, trials: int) -> list[dict[str, Any]]:
     """Complete tasks and seeds of so many trials."""
     return [block for block in _lines(folder / _BLOCKS) if block["trials"] == trials]
+
+
+class Measured(NamedTuple):
+    """What is known of one point.
+
+    Attributes
+    ----------
+    time_s : float
+        Median of its calls; infinite where it failed.
+    cost_s : float
+        Its part of the batch's building and measuring.
+    """
+
+    time_s: float
+    cost_s: float
+
+
+class Pool:
+    """Measured points of one task, kept in a file.
+
+    A point is measured once. A strategy that proposes it later gets the seconds that it had, and is
+    charged what building and measuring it took. So seeds and strategies that agree cost little
+    machine time. The first line of the file holds the conditions of its figures; a pool of other
+    conditions is not read but begun anew.
+
+    Parameters
+    ----------
+    task : Task
+    fingerprint : Fingerprint
+    path : Path
+        JSON lines; made where there is none.
+    """
+
+    def __init__(self, task: Task, fingerprint: Fingerprint, path: Path) -> None:
+        self.task = task
+        self.space = SearchSpace(task.mod, target_from_json(fingerprint.target))
+        self.known: dict[Point, Measured] = {}
+        self._path = path
+        self._specs = module_specs(task.mod)
+        head = json.dumps(
+            {
+                "workload": task.info.workload,
+                "device": fingerprint.device,
+                "target": fingerprint.target,
+                "threads": fingerprint.threads,
+                "tvm": fingerprint.versions.get("apache-tvm", ""),
+                "measuring": MEASURING,
+                "programs": [program.digest for program in self.space.programs],
+            },
+            sort_keys=True,
+        )
+        lines = path.read_text().splitlines() if path.is_file() else []
+        if lines[:1] == [head]:
+            self._read(lines[1:])
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(head + "\n")
+
+    def _read(self, lines: list[str]) -> None:
+        for line in lines:
+            try:
+                number, decisions, time_s, cost_s = json.loads(line)
+            except ValueError:
+                # The last line of a run that was killed.
+                continue
+            each = tuple(tuple(d) if isinstance(d, list) else d for d in decisions)
+            self.known[Point(number, each)] = Measured(
+                math.inf if time_s is None else time_s, cost_s
+            )
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the fastest point; infinite while there is none."""
+        return min((each.time_s for each in self.known.values()), default=math.inf)
+
+    def measured(self, proposals: list[Proposal], measurer: Measurer) -> list[Measured]:
+        """What proposals take, those that are new measured as one batch."""
+        new = {p.point: p for p in proposals if p.point not in self.known}
+        if new:
+            began_s = time.perf_counter()
+            outcomes = measurer.measure(
+                [p.schedule.mod for p in new.values()],
+                [self._specs] * len(new),
+                [self.best_s if math.isfinite(self.best_s) else None] * len(new),
+            )
+            cost_s = (time.perf_counter() - began_s) / len(new)
+            lines = []
+            for point, outcome in zip(new, outcomes, strict=True):
+                time_s = outcome.median_s if outcome.run_s else math.inf
+                self.known[point] = Measured(time_s, cost_s)
+                fields: list[Any] = [point.program, point.decisions]
+                fields += [time_s if math.isfinite(time_s) else None, round(cost_s, 5)]
+                lines.append(json.dumps(fields))
+            with self._path.open("a") as file:
+                file.write("\n".join(lines) + "\n")
+        return [self.known[proposal.point] for proposal in proposals]
+
+    def duel(self, points: list[Point], measurer: Measurer) -> dict[Point, float]:
+        """Seconds of some points, measured anew in turns; what fails is left out."""
+        schedules = {point: self.space.make(point, seed=1).schedule for point in points}
+        usable = [point for point, schedule in schedules.items() if schedule is not None]
+        built = measurer.build([schedules[point].mod for point in usable])
+        outcomes = measurer.duel(built, self._specs, rounds=15, round_s=0.01)
+        found = zip(usable, outcomes, strict=True)
+        return {point: outcome.median_s for point, outcome in found if outcome.run_s}

@@ -21,6 +21,7 @@ BUDGETS: dict[str, Any] = {
     "share_schedules.top": "2",
     "benchmark.rounds": 3,
 }
+_LIMIT_S = 400
 _LEFT_OUT = ("results/", "docs/", "tests/")
 
 
@@ -79,9 +80,7 @@ def environment(root: Path, changes: Mapping[str, str] | None = None) -> dict[st
     }
 
 
-def fewtune(
-    root: Path, *arguments: str, timeout_s: float = 400, **changes: str
-) -> subprocess.CompletedProcess[str]:
+def fewtune(root: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run ``fewtune`` with ``arguments`` at ``root``, with environment variables changed."""
     return subprocess.run(
         [sys.executable, "-m", "pipelines.cli", *arguments],
@@ -91,7 +90,7 @@ def fewtune(
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=timeout_s,
+        timeout=_LIMIT_S,
     )
 
 

@@ -133,14 +133,14 @@ def load(path: Path) -> ModelProto:
     return model
 
 
-def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) -> None:
+def save(model: ModelProto, path: Path) -> None:
     """Write a model of any size, the model file itself last.
 
-    The weights of a model of more than ``embedded_bytes`` are written to ``<file name>.data``.
+    The weights of a model of more than `EMBEDDED_BYTES` are written to ``<file name>.data``.
     """
     # Protobuf's own ByteSize ends at 2 GB.
     light_model, weights = detach_weights(model)
-    if light_model.ByteSize() + sum(map(tensor_bytes, weights)) <= embedded_bytes:
+    if light_model.ByteSize() + sum(map(tensor_bytes, weights)) <= EMBEDDED_BYTES:
         write_bytes(path, model.SerializeToString())
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.constants import array_of, is_constant
+from fewtune.tvm_compat.constants import is_constant
 
 FLOAT = "float32"
 # TVM's kinds of operators (``OpPatternKind``), by which ``FuseOps`` decides what is fused. A kernel
@@ -58,8 +56,3 @@ def has_float32_weights(call: relax.Call) -> bool:
     """Whether a convolution or product has constant weights, and all its types are float32."""
     types = {str(each.ty.dtype) for each in (*call.args, call)}
     return is_constant(call.args[1]) and types == {FLOAT}
-
-
-def float32_weights(call: relax.Call) -> np.ndarray | None:
-    """A copy of the weights of such a convolution or product; None of another one."""
-    return array_of(call.args[1]) if has_float32_weights(call) else None
