@@ -174,7 +174,7 @@ def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         parts[:2] = [_rotated(graph, part, angles, size) for part in parts[:2]]
     outputs = optional(node.output, 3)
     caches = [
-        _cached(graph, past, part, first, int(end.reshape(())), output, scope)
+        _cached(graph, past, part, first, int(end.reshape(())), output)
         for past, part, output in zip((past_key, past_value), parts[1:], outputs[1:], strict=True)
     ]
     length, group = graph.shape(caches[0])[2], heads // shared
@@ -199,9 +199,7 @@ def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _cached(
-    graph: GraphBuilder, past: str, new: str, first: str, end: int, output: str, scope: Scope
-) -> str:
+def _cached(graph: GraphBuilder, past: str, new: str, first: str, end: int, output: str) -> str:
     """The cache of keys or values, with the new ones written behind the earlier ones."""
     before = graph.shape(past) if past else None
     name = output or graph.fresh("cache")
@@ -211,7 +209,7 @@ def _cached(
     if end > length:
         room = graph.constant(np.zeros((batch, heads, end - length, size), graph.dtype(new)))
         past = graph.concat([past, room], 2)
-    graph.add(helper.make_node("TensorScatter", [past, new, first], [name], name), scope)
+    graph.add(helper.make_node("TensorScatter", [past, new, first], [name], name), {})
     return name
 
 

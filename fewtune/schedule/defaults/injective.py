@@ -40,7 +40,7 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
         return parallel and _parallel_only(sch, block, loops, traits)
     across = _read_axis(block, axis)
     if across is not None:
-        return _transpose(sch, block, loops, across, axis, traits, parallel)
+        return _transpose(sch, block, loops, (across, axis), traits, parallel)
     chosen = condition_axes(sch, block.handle)
     first = max(_first_fusible(block, axis), *(min(i + 1, axis) for i in (-1, *chosen)))
     extent, run = 1, 0
@@ -118,12 +118,15 @@ def _transpose(
     sch: tvm.s_tir.Schedule,
     block: Block,
     loops: list[Any],
-    across: int,
-    axis: int,
+    axes: tuple[int, int],
     traits: CpuTraits,
     parallel: bool,
 ) -> bool:
-    """Tile both axes, so that every byte of a cache line is used when it is read or written."""
+    """Tile both axes, so that every byte of a cache line is used when it is read or written.
+
+    Reads are contiguous along the first axis, writes along the second.
+    """
+    across, axis = axes
     rows = vector_width(block.extents[across], _TRANSPOSE_TILE, 2)
     columns = vector_width(block.extents[axis], _TRANSPOSE_TILE, 1)
     across_outer, across_inner = split_off(sch, loops[across], block.extents[across], rows)
