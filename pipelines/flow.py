@@ -7,32 +7,33 @@ measurements.
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from pipelines.checkout import environment  # noqa: F401  (before Prefect, which reads it when imported)
 
 # isort: split
+import httpx
 from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FAULT, FewtuneError, one_line
 from fewtune.report import kernel_tables, tables
 from pipelines.checkout.project import find_root
-from pipelines.checkout.results import listed
-from pipelines.dvc_repo.dag import Stage
 from pipelines.runs.outcome import Outcome
-from pipelines.runs.publish import StageProgress, publish
 from pipelines.runs.run_plan import Steps, run_all
 from pipelines.runs.stage_process import Ending
 from stages.params import LISTS
-from stages.paths import Places
 
-# Most models in a run's name; the others are counted.
-_MOST_NAMED = 4
+_LONGEST_NAME = 200
+# What Prefect's client raises if its server is away, slow, or refuses a request.
+_AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
 
 
 class RunFailedError(Exception):
@@ -47,8 +48,6 @@ class FlowSteps(Steps):
     """Steps as tasks of the present flow run."""
 
     def __init__(self) -> None:
-        # Lines go to Prefect's log, which shows them in a terminal, too.
-        self.live = False
         self._states: dict[str, State[Any]] = {}
 
     def say(self, line: str) -> None:
@@ -82,14 +81,6 @@ class FlowSteps(Steps):
         error = state.result(raise_on_failure=False)
         return Ending(getattr(error, "exit_code", FAULT), one_line(state.message or state.name))
 
-    def follow(self, root: Path, stage: Stage) -> Callable[[], None]:
-        """Show the progress file of a running stage on Prefect's page."""
-        if stage.result is None:
-            return super().follow(root, stage)
-        name = stage.name.split("@")[0]
-        path = Places(root).progress(stage.result.model, stage.result.strategy, name)
-        return StageProgress(path, stage.name).poll
-
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
         """Show results on Prefect's page."""
         if every and results:
@@ -98,6 +89,24 @@ class FlowSteps(Steps):
             name, text = f"{result.model}-{result.strategy}", result.benchmark
             described = f"Latencies and kernels of {name}"
             publish(f"result-{name}", kernel_tables.benchmark_markdown(text), described)
+
+
+def artifact_key(text: str) -> str:
+    """``text`` in the form of Prefect's keys: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def publish(name: str, markdown: str, description: str, picture: bytes | None = None) -> None:
+    """Show a page, and a PNG beside it; if Prefect's server does not answer, log that and go on."""
+    key = artifact_key(name)
+    try:
+        create_markdown_artifact(markdown, key=key, description=description)
+        if picture is not None:
+            image = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+            create_image_artifact(image, key=f"{key}-picture", description=description)
+    except _AWAY as fault:
+        line = one_line(fault) or type(fault).__name__
+        get_run_logger().warning("not shown on Prefect's page: %s", line)
 
 
 def _state(ending: Ending) -> State[Any]:
@@ -109,20 +118,10 @@ def _state(ending: Ending) -> State[Any]:
 
 
 def _run_name() -> str:
-    """Models and strategies of a run; those of params.yaml if none are given."""
+    """Models and strategies of a run."""
     given = flow_run.parameters
-    try:
-        known = listed(find_root())
-    except FewtuneError:
-        # The run itself reports the error.
-        known = ["all"], ["all"]
-    models, strategies = (given.get(key) or names for key, names in zip(LISTS, known, strict=True))
-    return f"{_joined(models)} {_joined(strategies)}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    shown = "+".join(names[:_MOST_NAMED])
-    return f"{shown}+{len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+    words = ("+".join(given.get(key) or [f"all {key}"]) for key in LISTS)
+    return " ".join(words)[:_LONGEST_NAME]
 
 
 @flow(
@@ -159,7 +158,7 @@ def selective_tuning(
         ending = steps.do("watch", [], lambda: _watched(models))
         if ending.exit_code:
             outcome.refuse(ending.error, ending.exit_code)
-    if outcome.failed:
+    if outcome.failures:
         return Failed(message=outcome.message(), data=RunFailedError(outcome))
     return Completed(message=outcome.message(), data=outcome)
 

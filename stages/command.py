@@ -21,10 +21,6 @@ from stages.paths import Places
 
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
-_HELP = {
-    "model": "a model registered under models/",
-    "strategy": "a strategy of params.yaml, such as selective or full",
-}
 
 
 def say(message: str) -> None:
@@ -75,7 +71,7 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
         prog=f"python -m stages.{stage}", description=inspect.getdoc(run)
     )
     for name in inspect.signature(run).parameters:
-        parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
+        parser.add_argument(f"--{name}", required=True)
     options = vars(parser.parse_args(arguments))
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -6,6 +6,7 @@ SIGKILL, both would leave the stage measuring on, for a result that nobody takes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -22,18 +23,12 @@ _EVERY_S = 0.2
 
 def end_with_starter() -> None:
     """From now on, send SIGTERM to this process when its parent or the run is gone."""
-    if _is_orphan():
+    parent, run = os.getppid(), os.environ.get(RUN_PID, "")
+    watched = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        watched = {psutil.Process(pid) for pid in (parent, int(run or parent))}
+    if not watched or _is_orphan():
         os.kill(os.getpid(), signal.SIGTERM)
-        return
-    starters = [os.getppid()]
-    run = os.environ.get(RUN_PID, "")
-    if run.isdecimal():
-        starters.append(int(run))
-    try:
-        watched = [psutil.Process(pid) for pid in starters]
-    except psutil.NoSuchProcess:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return
 
     def watch() -> None:
         while all(map(_lives, watched)):

@@ -117,3 +117,7 @@ class Places:
     def progress(self, model: str, strategy: str, stage: str) -> Path:
         """The latest state of a measuring stage."""
         return self.scratch / "progress" / model / strategy / f"{stage}.json"
+
+    def log(self, stage: str) -> Path:
+        """All output of a stage's last run."""
+        return self.scratch / "logs" / f"{stage.replace('/', '-')}.log"

@@ -45,6 +45,8 @@ def in_fork(work: Callable[[], object], most_s: float) -> Ended:
             try:
                 os.dup2(written.fileno(), 1)
                 os.dup2(written.fileno(), 2)
+                # A caller such as pytest may have put streams of its own in their place.
+                sys.stdout, sys.stderr = (os.fdopen(to, "w", 1, closefd=False) for to in (1, 2))
                 found = work()
                 code = found if isinstance(found, int) else 0
             except FewtuneError as error:

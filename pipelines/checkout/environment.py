@@ -17,6 +17,7 @@ from pipelines.checkout.project import find_root
 from pipelines.servers.server import LOCALHOST, new_secret
 from stages.paths import Places
 
+_SQLITE = "sqlite:///"
 _EVERYWHERE = {
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
@@ -40,9 +41,15 @@ _EVERYWHERE = {
 }
 
 
+def local_file(uri: str) -> Path | None:
+    """The file of a store of MLflow's that is one."""
+    path = uri.removeprefix(_SQLITE).partition("?")[0]
+    return Path(path) if uri.startswith(_SQLITE) and path else None
+
+
 def default_tracking_uri(root: Path) -> str:
     """MLflow's SQLite file of the checkout at ``root``."""
-    return f"sqlite:///{root / 'mlflow.db'}"
+    return f"{_SQLITE}{root / 'mlflow.db'}"
 
 
 def protect() -> None:

@@ -32,7 +32,7 @@ def change_parameters(
     InputError
         If the file cannot be read, or would not be accepted after the change.
     """
-    text, lines = changed_parameters(path, values or {}, models)
+    text, lines, _ = changed_parameters(path, values or {}, models)
     if lines:
         write_bytes(path, text.encode())
     return lines
@@ -40,8 +40,8 @@ def change_parameters(
 
 def changed_parameters(
     path: Path, values: Mapping[str, Any], models: Iterable[str] = ()
-) -> tuple[str, list[str]]:
-    """What `change_parameters` would write, checked, and its lines."""
+) -> tuple[str, list[str], dict[str, Any]]:
+    """What `change_parameters` would write, its lines, and all parameters, checked."""
     read_yaml(path)  # says what is wrong with a file that cannot be changed
     yaml = YAML()
     yaml.preserve_quotes = True
@@ -64,14 +64,14 @@ def changed_parameters(
     text = stream.getvalue()
     try:
         # As it will be read.
-        check_all(parse_yaml(text), path)
+        params = check_all(parse_yaml(text), path)
     except InputError as fault:
         if not lines:
             raise
         # The file is not at fault, and the user may not have touched it.
         reason = str(fault).removeprefix(f"{path}: ")
         raise InputError(f"{path.name} stays as it was: {reason}") from fault
-    return text, lines
+    return text, lines, params
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError
 from stages.paths import Places
 
 _held: set[Path] = set()
@@ -36,11 +36,6 @@ def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]
 
     DVC's outputs and params.yaml have one writer. The lock is reentrant within a process: a command
     takes it before it changes params.yaml, and the flow that it starts takes it again.
-
-    Raises
-    ------
-    MachineError
-        If the lock cannot be made.
     """
     root = root.resolve()
     if root in _held:
@@ -50,12 +45,7 @@ def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]
     from fewtune.machine.device_lock import file_lock
 
     scratch = Places(root).scratch
-    try:
-        scratch.mkdir(exist_ok=True)
-    except OSError as error:
-        raise MachineError(
-            f"{scratch} cannot be made ({error.strerror}): a run keeps its lock and journals there"
-        ) from None
+    scratch.mkdir(exist_ok=True)
     with file_lock(scratch / "run.lock", "this checkout", purpose, say):
         _held.add(root)
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
 from fewtune.errors import InputError
 from fewtune.report.tables import Result, belongs
 from stages.params import COMPARED, LISTS, read_yaml
 from stages.paths import Places
+
+_Read = TypeVar("_Read")
 
 
 def listed(root: Path) -> tuple[list[str], list[str]]:
@@ -44,6 +48,14 @@ def read_results(
     models : collection of str, optional
         Only those.
     """
+
+    def attempt(what: str, arguments: str, read: Callable[[], _Read]) -> _Read | None:
+        try:
+            return read()
+        except InputError as error:
+            complain(f"{what} is left out: {error}: `fewtune run {arguments} --force`")
+            return None
+
     places = Places(root)
     names, strategies = listed(root)
     names += [name for name in places.registered() if name not in names]
@@ -51,30 +63,24 @@ def read_results(
     for model in names:
         if models is not None and model not in models:
             continue
-        results: dict[str, Result] = {}
-        for strategy in strategies:
-            try:
-                result = read_result(root, model, strategy)
-            except InputError as error:
-                what = f"{model} --strategy {strategy}"
-                complain(_left_out(f"{model} {strategy}", error, what))
-                continue
+        results = {
+            strategy: attempt(
+                f"{model} {strategy}",
+                f"{model} --strategy {strategy}",
+                partial(read_result, root, model, strategy),
+            )
+            for strategy in strategies
+        }
+        comparison = attempt(
+            f"the comparison of {model}",
+            f"{model} --all",
+            partial(comparison_of, root, model, results),
+        )
+        for strategy, result in results.items():
             if result is not None:
-                results[strategy] = result
-        try:
-            comparison = _comparison_of(root, model, results)
-        except InputError as error:
-            complain(_left_out(f"the comparison of {model}", error, f"{model} --all"))
-            comparison = None
-        if COMPARED[0] in results:
-            selective = results[COMPARED[0]]
-            results[COMPARED[0]] = replace(selective, comparison=comparison)
-        found += results.values()
+                own = comparison if strategy == COMPARED[0] else None
+                found.append(replace(result, comparison=own))
     return found
-
-
-def _left_out(what: str, error: InputError, arguments: str) -> str:
-    return f"{what} is left out: {error}: `fewtune run {arguments} --force`"
 
 
 def read_result(root: Path, model: str, strategy: str) -> Result | None:
@@ -91,19 +97,7 @@ def read_result(root: Path, model: str, strategy: str) -> Result | None:
     return Result(BenchmarkReport.read(directory), Metrics.read(directory))
 
 
-def read_comparison(root: Path, model: str) -> Comparison | None:
-    """The comparison of a model's strategies, if it was made of the results now on disk.
-
-    Raises
-    ------
-    InputError
-        As `read_result`.
-    """
-    results = {strategy: read_result(root, model, strategy) for strategy in COMPARED}
-    return _comparison_of(root, model, results)
-
-
-def _comparison_of(
+def comparison_of(
     root: Path, model: str, results: Mapping[str, Result | None]
 ) -> Comparison | None:
     """The comparison that was made of these results, by strategy; None if there is none."""

@@ -18,11 +18,7 @@ import numpy as np
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
 from fewtune.predictor import files_of, shipped
-from fewtune.predictor.pretrained import (
-    Pretrained,
-    read_conditions,
-    thread_counts,
-)
+from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
 from fewtune.predictor.training_samples import (
     Sampled,
     at_most,

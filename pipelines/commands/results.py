@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fewtune.errors import InputError, RegressionError
+from fewtune.errors import InputError
 from fewtune.report import kernel_tables, tables
 from pipelines.checkout.project import find_root
 from pipelines.commands.show import say, show_results, shown, tell
@@ -53,8 +53,8 @@ def watch(options: argparse.Namespace) -> int:
     """Compare the latest recorded results with those before them."""
     root = find_root()
     from pipelines.records.fleet import write_page
+    from pipelines.records.watch import raise_if_slower, watch_table
     from pipelines.records.watch import watch as watch_recorded
-    from pipelines.records.watch import watch_table
 
     watched = watch_recorded(root, options.models or None, options.fleet)
     watch_table(watched).print()
@@ -63,7 +63,5 @@ def watch(options: argparse.Namespace) -> int:
         raise InputError(f"--page {folder} is no folder: give one that both files go to")
     for path in write_page(watched, folder):
         tell(f"  {shown(path)}")
-    lines = [line for each in watched if (line := each.line())]
-    for line in lines:
-        say(f"fewtune: {line}")
-    return RegressionError.exit_code if lines else 0
+    raise_if_slower(watched)
+    return 0

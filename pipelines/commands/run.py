@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from pipelines.checkout.parameters import change_parameters, changed_parameters
     from pipelines.checkout.results import listed, read_results
     from pipelines.dvc_repo.dag import require_listed
-    from pipelines.runs.warm import warm_process
+    from pipelines.runs.run_plan import warm_process
     from stages.params import COMPARED
 
     root = find_root()
@@ -32,8 +32,11 @@ def run(options: argparse.Namespace) -> int:
     values, given = _settings(options), Given.of(options)
     with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
         # Everything is checked before anything is written.
-        changed_parameters(path, values)
-        _check_machine(path, values)
+        _, _, params = changed_parameters(path, values)
+        if any(key.partition(".")[0] == "fingerprint" for key in values):
+            from fewtune.machine.fingerprint import detect_fingerprint
+
+            detect_fingerprint(params["fingerprint"])
         for strategy in options.strategy or ():
             require_listed("strategy", strategy, listed(root)[1])
         models = _models(options.models, given, root)
@@ -70,18 +73,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
             whole = isinstance(value, float) and value.is_integer()
             values[key_path] = int(value) if whole else value
     return values
-
-
-def _check_machine(path: Path, values: Mapping[str, Any]) -> None:
-    """Refuse a target, a device or a number of threads that this machine does not have."""
-    if not any(key.partition(".")[0] == "fingerprint" for key in values):
-        return
-    from fewtune.machine.fingerprint import detect_fingerprint
-    from pipelines.checkout.parameters import changed_parameters
-    from stages.params import check_all, parse_yaml
-
-    text, _ = changed_parameters(path, values)
-    detect_fingerprint(check_all(parse_yaml(text), path)["fingerprint"])
 
 
 def _models(named: Sequence[str], given: Given, root: Path) -> list[str]:
@@ -143,7 +134,6 @@ def record(options: argparse.Namespace) -> int:
     from pipelines.checkout.results import read_results
     from pipelines.dvc_repo.dag import Result, read_dag
     from pipelines.records.record import record_finished
-    from pipelines.runs.run_plan import log_paths
 
     root, code = find_root(), 0
     with turn(root, "record", say):
@@ -156,7 +146,8 @@ def record(options: argparse.Namespace) -> int:
         for result in [*results, *dict.fromkeys(joined)]:
             stages = dag.needed(result)
             try:
-                tell(record_finished(root, result, stages, log_paths(root, stages), say))
+                logs = [Places(root).log(stage) for stage in stages]
+                tell(record_finished(root, result, stages, logs, say))
             except InputError as error:
                 say(f"fewtune: {result} is not recorded: {error}")
                 code = code or error.exit_code

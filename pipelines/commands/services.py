@@ -38,18 +38,17 @@ def ui(options: argparse.Namespace) -> int:
     local = not uri.startswith(("http://", "https://"))
     if local:
         check_port(options.port)
-    from pipelines.records.mlflow_view import address
     from pipelines.records.tracking import Store
 
-    experiment_id = Store(root).experiment_id
+    # Without the type the page opens as the traces of a language model.
+    path = f"/#/experiments/{Store(root).experiment_id}/runs?workflowType=machine_learning"
     if not local:
-        print(f"MLflow: {masked(address(uri, experiment_id))}")
+        print(f"MLflow: {masked(uri.rstrip('/') + path)}")
         return 0
     os.chdir(root)
     url, secret = f"http://{LOCALHOST}:{options.port}", new_secret()
     command = ["pipelines.servers.mlflow_server", "--port", str(options.port)]
-    page = address(url, experiment_id)
-    with server(root, "mlflow", command, page, f"{url}/health", secret) as process:
+    with server(root, "mlflow", command, f"{url}{path}", f"{url}/health", secret) as process:
         raise MachineError(f"MLflow's server ended with {process.wait()}")
 
 

@@ -59,10 +59,7 @@ def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
 
 def shown(path: Path) -> str:
     """A path as the user would type it from here."""
-    try:
-        return os.path.relpath(path)
-    except ValueError:
-        return str(path)
+    return os.path.relpath(path)
 
 
 def tell(line: str) -> None:

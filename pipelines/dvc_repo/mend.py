@@ -20,7 +20,7 @@ _FILE, _GUARD = "rwlock", "rwlock.lock"
 
 
 def mend_rwlock(root: Path) -> None:
-    """Remove from DVC's list of outputs in use what no process uses any more.
+    """Empty DVC's list of outputs in use if it is damaged, or no process of it lives any more.
 
     DVC empties the file, then writes it: killed in between, or on a full disk, it leaves a file
     that every later `dvc repro` refuses. A killed process stays in the list. DVC drops it if
@@ -33,45 +33,33 @@ def mend_rwlock(root: Path) -> None:
         The checkout.
     """
     file = root / _FOLDER / _FILE
-    if _mended(file) is None:
+    if not _is_left(file):
         return
     from dvc.lock import LockError, make_lock
 
     # If a DVC process holds the lock and writes the file now, the file will be whole.
-    with contextlib.suppress(LockError, OSError):
-        guard = make_lock(str(file.with_name(_GUARD)), tmp_dir=str(file.parent))
-        with guard:
-            mended = _mended(file)
-            if mended is not None:
-                write_text(file, json.dumps(mended))
+    with (
+        contextlib.suppress(LockError, OSError),
+        make_lock(str(file.with_name(_GUARD)), tmp_dir=str(file.parent)),
+    ):
+        if _is_left(file):
+            write_text(file, "{}")
 
 
-def _mended(file: Path) -> dict[str, Any] | None:
-    """The corrected list; None if it is right, or there is none."""
+def _is_left(file: Path) -> bool:
+    """Whether there is a list that is damaged, or names only processes that are gone."""
     try:
         content, written_s = file.read_bytes(), file.stat().st_mtime
     except OSError:
-        return None
+        return False
     try:
-        found = json.loads(content)
-        kept = {mode: _living(users, written_s) for mode, users in found.items()}
+        outputs = [each for mode in json.loads(content).values() for each in mode.values()]
+        # An output has one writer or a list of readers.
+        users = [user for each in outputs for user in (each if isinstance(each, list) else [each])]
+        pids = {int(user["pid"]) for user in users}
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Living processes write their entries again.
-        return {}
-    return None if kept == found else kept
-
-
-def _living(users: dict[str, Any], written_s: float) -> dict[str, Any]:
-    """Outputs with their living users: a list of readers, or one writer."""
-    living: dict[str, Any] = {}
-    for path, each in users.items():
-        if isinstance(each, list):
-            readers = [user for user in each if _lives(int(user["pid"]), written_s)]
-            if readers or not each:
-                living[path] = readers
-        elif _lives(int(each["pid"]), written_s):
-            living[path] = each
-    return living
+        return True
+    return bool(pids) and not any(_lives(pid, written_s) for pid in pids)
 
 
 def _lives(pid: int, written_s: float) -> bool:

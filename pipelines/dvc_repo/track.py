@@ -5,13 +5,12 @@ Models with seeded weights have no files but their registration, which is in git
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fewtune.errors import quoted
+from fewtune.process.child_python import child_python
 from stages.paths import Places
 
 
@@ -35,27 +34,13 @@ def track(root: Path, files: Sequence[str]) -> str:
     """
     if not files or not (root / ".dvc").is_dir():
         return ""
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    try:
-        with _quiet(), Repo(str(root)) as repo:
-            repo.add([str(root / file) for file in files])
-    except (DvcException, OSError, sqlite3.Error) as error:
-        return (
-            f"the model is not under DVC ({quoted(error)}), so no other clone can pull it: "
-            f"dvc add {' '.join(files)}"
-        )
-    return ""
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without DVC's advice about git after each file."""
-    logger = logging.getLogger("dvc")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    # A process of its own: in this one DVC would print its advice about git after each file.
+    command = [child_python(), "-m", "dvc", "add", "--quiet", *files]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    why = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[0]
+    return (
+        f"the model is not under DVC ({quoted(why)}), so no other clone can pull it: "
+        f"dvc add {' '.join(files)}"
+    )

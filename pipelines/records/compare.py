@@ -94,8 +94,8 @@ def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
         if run.data.tags["model"] == name:
             latest.setdefault(run.data.tags["strategy"], run)
     if latest:
-        # The selective result first, then the full one.
-        return [latest[key] for key in sorted(latest, key=lambda key: (_place(key), key))]
+        order = [*COMPARED, *sorted(latest)]
+        return [latest[key] for key in sorted(latest, key=order.index)]
     of_result = [run for run in recorded if run.info.run_name == name]
     of_id = [run for run in recorded if run.info.run_id.startswith(name)]
     if of_result:
@@ -106,10 +106,6 @@ def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
         return of_id
     known = dict.fromkeys(run.data.tags["model"] for run in recorded)
     raise InputError(f"{name!r} is not recorded in MLflow{nearest(name, known, 'recorded models')}")
-
-
-def _place(strategy: str) -> int:
-    return COMPARED.index(strategy) if strategy in COMPARED else len(COMPARED)
 
 
 def _table(runs: Sequence[Run]) -> Table:

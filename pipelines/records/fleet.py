@@ -24,15 +24,13 @@ def fleet_markdown(watched: Sequence[Watched]) -> str:
 
 def fleet_picture(watched: Sequence[Watched]) -> bytes:
     """A PNG: a panel for each model, latency over time with its spread."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.dates import ConciseDateFormatter
     from matplotlib.figure import Figure
 
     models = list(dict.fromkeys(each.result.model for each in watched))
     columns = min(_COLUMNS, len(models))
     rows = math.ceil(len(models) / columns)
     figure = Figure(figsize=(5 * columns, 3.2 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, model in zip(panels, models, strict=False):
         for each in (each for each in watched if each.result.model == model):
@@ -52,9 +50,8 @@ def fleet_picture(watched: Sequence[Watched]) -> bytes:
         panel.set_title(model)
         panel.set_ylabel("latency (ms)")
         panel.set_ylim(bottom=0)
-        locator = AutoDateLocator()
-        panel.xaxis.set_major_locator(locator)
-        panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        dates = panel.xaxis
+        dates.set_major_formatter(ConciseDateFormatter(dates.get_major_locator()))
         panel.legend(fontsize="small")
     for panel in panels[len(models) :]:
         panel.set_axis_off()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSpec
@@ -59,6 +59,7 @@ def save_model(
     library = compiled / CompileReport.read(compiled).library
     if not library.is_file():
         raise InputError(f"{library} is missing: `dvc checkout` brings it back")
+    kind = json.loads(fingerprint.target)["kind"]
     imported = ImportReport.read(places.imported(result.model))
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "data"
@@ -68,7 +69,7 @@ def save_model(
             "inputs": [tensor.model_dump() for tensor in imported.inputs],
             "outputs": [tensor.model_dump() for tensor in imported.outputs],
             "threads": fingerprint.threads,
-            "device": "cpu" if _kind(fingerprint) == "llvm" else _kind(fingerprint),
+            "device": "cpu" if kind == "llvm" else kind,
         }
         write_text(data / tuned_library.DESCRIPTION, canonical_json(described))
         mlflow.pyfunc.save_model(
@@ -87,10 +88,6 @@ def save_model(
         )
 
 
-def _kind(fingerprint: Fingerprint) -> str:
-    return str(json.loads(fingerprint.target)["kind"])
-
-
 def _schema(tensors: list[TensorSpec]) -> Schema:
     return Schema(
         [SchemaTensor(np.dtype(it.dtype), tuple(it.shape), it.name or None) for it in tensors]
@@ -106,11 +103,5 @@ def _example(inputs: list[TensorSpec]) -> dict[str, np.ndarray] | None:
 
 def _requirements(fingerprint: Fingerprint) -> list[str]:
     """The packages that a server of the model installs: the versions that it was built with."""
-    found = []
-    for package in _PACKAGES:
-        built_with = fingerprint.versions.get(package)
-        try:
-            found.append(f"{package}=={built_with or version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found
+    versions = fingerprint.versions
+    return [f"{package}=={versions.get(package) or version(package)}" for package in _PACKAGES]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from fewtune.artifacts import BenchmarkReport
 
@@ -48,16 +47,16 @@ class Latency:
         return cls(tuned.median_ms, tuned.p10_ms, tuned.p90_ms, reference_ms, version)
 
     @classmethod
-    def read(cls, text: str) -> Self | None:
-        """What `text` wrote; None if it is something else."""
-        try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError):
-            return None
-
-    def text(self) -> str:
-        """As JSON."""
-        return json.dumps(asdict(self))
+    def of_run(cls, data: Any) -> Self:
+        """The latency in the data of a run in MLflow."""
+        figures = data.metrics
+        return cls(
+            figures["latency_ms"],
+            figures["latency_p10_ms"],
+            figures["latency_p90_ms"],
+            figures.get("onnxruntime_latency_ms"),
+            data.params.get("machine.versions.onnxruntime", ""),
+        )
 
     @property
     def noise(self) -> float:

@@ -16,7 +16,7 @@ from fewtune.artifacts import Curve, ImportReport
 from fewtune.errors import InputError
 from fewtune.report import kernel_tables, tables
 from fewtune.report.conditions import target_name
-from pipelines.checkout.results import read_comparison, read_result, read_results
+from pipelines.checkout.results import comparison_of, read_result, read_results
 from pipelines.dvc_repo.dag import Result
 from pipelines.dvc_repo.dvc_lock import DvcLock, flatten
 from pipelines.records.mlflow_model import save_model
@@ -230,7 +230,8 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
     InputError, MachineError
         As `record_result`.
     """
-    comparison = read_comparison(root, model)
+    results = {strategy: read_result(root, model, strategy) for strategy in COMPARED}
+    comparison = comparison_of(root, model, results)
     if comparison is None:
         return f"{model}: no comparison of the results on disk"
     places, lock, store = Places(root), DvcLock(root), Store(root)

@@ -15,7 +15,6 @@ from fewtune.util.files import canonical_json, write_text
 from pipelines.checkout import environment
 from pipelines.dvc_repo.dag import Result
 from pipelines.dvc_repo.dvc_lock import DvcLock
-from pipelines.records.local_store import local_file
 from stages.paths import Places
 
 
@@ -54,7 +53,7 @@ def _identity(root: Path, result: Result) -> str:
     except InputError:
         return ""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
-    file = local_file(uri)
+    file = environment.local_file(uri)
     inode = file.stat().st_ino if file is not None and file.exists() else "missing"
     # An address may hold a password.
     return f"{key} {masked(uri)} {inode}"

@@ -15,11 +15,11 @@ from pipelines.records.noise import Latency, changed
 
 # isort: split
 from mlflow import MlflowClient
+from mlflow.entities import RunData
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 CHAMPION = "champion"
-_LATENCY = "latency"
 
 
 def machine_of(fingerprint: Fingerprint) -> str:
@@ -68,7 +68,6 @@ def register(
         "fingerprint": fingerprint.identity(),
         "machine": machine,
         "latency_ms": f"{latency.median_ms:.6g}",
-        _LATENCY: latency.text(),
     }
     ratio = f", {beside.median:.2f} x onnxruntime" if beside else ""
     described = f"{result.strategy} tuning, {fingerprint.device}, {fingerprint.threads} threads"
@@ -81,34 +80,24 @@ def register(
     )
     own = f"{CHAMPION}-{machine}"
     holder = _holder(client, result.model, own, parameters)
-    if holder is not None and not _faster(report, holder):
-        return f"version {made.version} of {result.model} (champion: {holder.version})"
+    if holder is not None and changed(Latency.of_run(holder[1]), latency).verdict != "faster":
+        return f"version {made.version} of {result.model} (champion: {holder[0].version})"
     client.set_registered_model_alias(result.model, own, made.version)
     overall = _holder(client, result.model, CHAMPION, parameters)
     line = f"version {made.version} of {result.model}, its champion"
-    if overall is not None and overall.tags.get("machine") != machine:
-        return f"{line} for this machine and threads now ({CHAMPION}: {overall.version})"
+    if overall is not None and overall[0].tags.get("machine") != machine:
+        return f"{line} for this machine and threads now ({CHAMPION}: {overall[0].version})"
     client.set_registered_model_alias(result.model, CHAMPION, made.version)
     return f"{line} now"
 
 
 def _holder(
     client: MlflowClient, model: str, alias: str, parameters: Mapping[str, str]
-) -> ModelVersion | None:
-    """The version with an alias, if there is one of this very model."""
+) -> tuple[ModelVersion, RunData] | None:
+    """The version with an alias and its record, if it is of this very model and not erased."""
     try:
         holder = client.get_model_version_by_alias(model, alias)
+        recorded = client.get_run(holder.run_id).data
     except MlflowException:
         return None
-    try:
-        recorded = client.get_run(holder.run_id).data.params
-    except MlflowException:
-        # Somebody erased the run; what the version is of can no longer be told.
-        return holder
-    return holder if is_same_model(recorded, parameters) else None
-
-
-def _faster(report: BenchmarkReport, holder: ModelVersion) -> bool:
-    """Whether a result is faster than a version by more than the noise of both."""
-    before = Latency.read(holder.tags.get(_LATENCY, ""))
-    return before is None or changed(before, Latency.of(report)).verdict == "faster"
+    return (holder, recorded) if is_same_model(recorded.params, parameters) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.checkout import environment
@@ -21,8 +21,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_USER
 from sqlalchemy.exc import SQLAlchemyError
 
 from fewtune.errors import MachineError, masked, one_line
-from pipelines.records.local_store import local_file, make_whole
-from pipelines.records.mlflow_view import experiment_tags
 
 EXPERIMENT = "fewtune"
 # This tag is written last: a run without it was interrupted, and is no record.
@@ -36,7 +34,7 @@ _RECORDED = "fewtune.recorded_ms"
 _MOST_RUNS = 50_000
 
 
-@contextmanager
+@contextlib.contextmanager
 def _reported() -> Iterator[None]:
     """Turn MLflow's exceptions into errors of one line."""
     try:
@@ -48,6 +46,24 @@ def _reported() -> Iterator[None]:
             f"MLflow at {uri} cannot be used: {why}; results are on disk, and the next "
             "`fewtune run` or `fewtune record` records them"
         ) from error
+
+
+def make_whole(path: Path) -> None:
+    """Make a file in which MLflow finds all its tables, unless there is one.
+
+    MLflow makes its tables one by one in a second or two, and cannot use a file in which a killed
+    process has made only some of them.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        # MLflow makes the tables when it opens the file.
+        MlflowClient(tracking_uri=f"sqlite:///{made}").get_experiment("0")
+        # If another process was faster, its file may hold runs already.
+        with contextlib.suppress(FileExistsError):
+            os.link(made, path)
 
 
 class Store:
@@ -71,7 +87,7 @@ class Store:
         # MLflow reads its level once, which is too late if another package loaded it before.
         logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
         with _reported():
-            file = local_file(uri)
+            file = environment.local_file(uri)
             if file is not None:
                 make_whole(file)
             self.client = MlflowClient(tracking_uri=uri)
@@ -79,9 +95,6 @@ class Store:
             if experiment.lifecycle_stage == "deleted":
                 self.client.restore_experiment(experiment.experiment_id)
             self.experiment_id: str = experiment.experiment_id
-            for name, value in experiment_tags().items():
-                if experiment.tags.get(name) != value:
-                    self.client.set_experiment_tag(self.experiment_id, name, value)
 
     def _experiment(self, root: Path, uri: str) -> Experiment:
         """The project's experiment, made if there is none."""
@@ -92,7 +105,7 @@ class Store:
         local = uri == environment.default_tracking_uri(root)
         location = (root / "mlartifacts").as_uri() if local else None
         try:
-            self.client.create_experiment(EXPERIMENT, location, tags=experiment_tags())
+            self.client.create_experiment(EXPERIMENT, location)
         except MlflowException as error:
             # A worker in another clone has made it first.
             if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
@@ -116,7 +129,7 @@ class Store:
         """The whole run recorded under ``key``, if there is one."""
         return next(iter(self.find({tag: key})), None)
 
-    @contextmanager
+    @contextlib.contextmanager
     def recording(
         self,
         key: str,
@@ -130,7 +143,11 @@ class Store:
         run began and ended, in milliseconds since 1970, unless that is now.
         """
         began_ms, ended_ms = span_ms or (None, None)
-        tags = {STARTED: key, _RECORDED: str(time.time_ns() // 10**6), MLFLOW_USER: _user()}
+        tags = {
+            STARTED: key,
+            _RECORDED: str(time.time_ns() // 10**6),
+            MLFLOW_USER: os.environ.get("USER", "unknown"),
+        }
         with _reported():
             for left in self.find({STARTED: key}):
                 if left.data.tags.get(tag) != key:
@@ -156,7 +173,7 @@ class Store:
             self.client.delete_model_version(version.name, version.version)
         self.client.delete_run(run_id)
 
-    @contextmanager
+    @contextlib.contextmanager
     def model(self, run_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
         """Record a model that ``run_id`` made, whole or not at all; gives its id."""
         own = {key: value for key, value in tags.items() if not key.startswith("mlflow.")}
@@ -177,10 +194,3 @@ def _measured(run: Run) -> tuple[int, int]:
     """The end of a run; for runs in the same second, the time of recording."""
     ended_ms = run.info.end_time or run.info.start_time
     return ended_ms, int(run.data.tags.get(_RECORDED, "0"))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

@@ -6,11 +6,11 @@ before. Versions of software may differ: their effect is what this looks for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewtune.artifacts import Fingerprint
+from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
@@ -22,10 +22,14 @@ from pipelines.records.tracking import MACHINE, Store
 from stages.paths import Places
 
 # isort: split
+from mlflow.artifacts import load_dict
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 # The spread comes from so many runs; older ones ran on a machine in another state.
 _MOST_EARLIER = 20
+_MOST_KERNELS = 5
+_REPORT = f"benchmark/{BenchmarkReport.file_name}"
 _VERDICTS = {
     "slower": "SLOWER",
     "faster": "faster",
@@ -54,7 +58,7 @@ class Watched:
     @property
     def latencies(self) -> list[Latency]:
         """The latencies of all runs, the latest first."""
-        return [latency_of(run) for run in self.runs]
+        return [Latency.of_run(run.data) for run in self.runs]
 
     @property
     def earlier(self) -> list[Run]:
@@ -79,7 +83,7 @@ class Watched:
         if len(self.runs) < 2:
             return None
         now, before = self.latencies[:2]
-        between = between_runs([latency_of(run).median_ms for run in self.earlier])
+        between = between_runs([Latency.of_run(run.data).median_ms for run in self.earlier])
         return changed(before, now, between)
 
     def line(self) -> str:
@@ -92,24 +96,33 @@ class Watched:
         if change.between is not None:
             apart = f"{len(self.earlier)} earlier runs apart by {100 * change.between:.1f} %"
             noise = f"{noise}, {apart}"
+        slower = ", ".join(_slower_kernels(self.runs, change.noise))
         why = ", ".join(changes(self.runs[1].data, self.runs[0].data))
         return (
             f"{self.result} is {100 * (change.ratio - 1):.1f} % slower "
             f"({number(before.median_ms)} to {number(now.median_ms)} ms, {noise}); "
             + (f"changed: {why}" if why else "no version or setting changed")
+            + (f"; slower: {slower}" if slower else "")
         )
 
 
-def latency_of(run: Run) -> Latency:
-    """The latency that was recorded with a run."""
-    figures = run.data.metrics
-    return Latency(
-        figures["latency_ms"],
-        figures["latency_p10_ms"],
-        figures["latency_p90_ms"],
-        figures.get("onnxruntime_latency_ms"),
-        run.data.params.get("machine.versions.onnxruntime", ""),
-    )
+def _slower_kernels(runs: Sequence[Run], noise: float) -> list[str]:
+    """Kernels of the latest run that lost more than the noise, the largest loss first."""
+    try:
+        now, before = (
+            {row["task"]: row for row in load_dict(f"{run.info.artifact_uri}/{_REPORT}")["kernels"]}
+            for run in runs[:2]
+        )
+        lost = []
+        for task in now.keys() & before.keys():
+            old, new = before[task]["latency_ms"] or 0.0, now[task]["latency_ms"] or 0.0
+            # The importer numbers the kernels of any model alike.
+            if before[task]["shapes"] == now[task]["shapes"] and new > old * (1 + noise) > 0:
+                loss_ms = now[task]["weight"] * (new - old)
+                lost.append((loss_ms, f"{task} {number(old)} to {number(new)} ms"))
+    except (MlflowException, OSError, ValueError, KeyError, TypeError):
+        return []  # another version's report, or none
+    return [text for _, text in sorted(lost, reverse=True)[:_MOST_KERNELS]]
 
 
 def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False) -> list[Watched]:

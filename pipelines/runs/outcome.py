@@ -34,11 +34,6 @@ class Outcome:
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
-    def failed(self) -> bool:
-        """Whether anything went wrong."""
-        return bool(self.failures)
-
-    @property
     def exit_code(self) -> int:
         """What the command returns: the failures' code if they agree on a specific one, else 1."""
         if not self.failures:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from fewtune.api import APART
 from fewtune.errors import FewtuneError, InputError, one_line, printable
+from fewtune.process import warm
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
 from fewtune.util.files import remove_left
@@ -27,19 +30,32 @@ from pipelines.dvc_repo.mend import mend_lock_file
 from pipelines.records.recorded import is_recorded
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.stage_process import Ending, run_stage
-from pipelines.runs.warm import warm_process
 from stages.paths import Places
 
 # Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
+# Modules that DVC loads only when a stage runs.
+_DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
+_MODULE = re.compile(r"python -m ([\w.]+)")
+
+
+@contextlib.contextmanager
+def warm_process(root: Path) -> Iterator[None]:
+    """Keep a process while the block runs that has TVM, DVC and the stages loaded, and forks each.
+
+    A new interpreter takes two to four seconds of a core to load them, eleven times in a run of one
+    model. `dvc.yaml` knows nothing of it: the run's PATH begins with a folder whose ``python`` is
+    `fewtune.process.warm_python`. Without it the same commands start Python, and give the same
+    files.
+    """
+    stages = _MODULE.findall(Places(root).pipeline.read_text())
+    modules = dict.fromkeys(["dvc", *APART, *stages])
+    with warm.warm_process(list(modules), {"dvc": _DVC}, root):
+        yield
 
 
 class Steps:
     """Carries out the steps of a run, and shows them in the terminal."""
-
-    def __init__(self) -> None:
-        # Whether stages write to the terminal themselves.
-        self.live = sys.stdout.isatty()
 
     def say(self, line: str) -> None:
         """Show a line of progress."""
@@ -55,10 +71,6 @@ class Steps:
         if ending.skipped:
             self.say(f"{name} is skipped: {ending.skipped}")
         return ending
-
-    def follow(self, root: Path, stage: Stage) -> Callable[[], None]:
-        """What shows the progress of a running stage, called every two seconds."""
-        return lambda: None
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
         """Show results that are up to date; at the end, all results on disk.
@@ -169,12 +181,11 @@ class Run:
             self._loading.start()
 
         def say(line: str) -> None:
-            if not steps.live:
-                steps.say(f"{name}: {line}")
+            steps.say(f"{name}: {line}")
 
-        poll, log = steps.follow(self._root, stage), log_path(self._root, name)
+        log = Places(self._root).log(name)
         for tried in range(BUSY_RETRIES + 1):
-            ending = run_stage(self._root, name, log, say, poll, steps.live, self._force)
+            ending = run_stage(self._root, name, log, say, self._force)
             if not ending.busy:
                 break
             if not tried:
@@ -220,7 +231,7 @@ class Run:
         from pipelines.records.record import record_finished
 
         stages = self._dag.needed(result)
-        logs = log_paths(self._root, stages)
+        logs = [Places(self._root).log(stage) for stage in stages]
         try:
             self._steps.say(record_finished(self._root, result, stages, logs, self._steps.warn))
         except FewtuneError as error:
@@ -237,13 +248,3 @@ def _open_store(root: Path) -> None:
     with contextlib.suppress(Exception):
         importlib.import_module("pipelines.records.record")
         importlib.import_module("pipelines.records.tracking").Store(root)
-
-
-def log_path(root: Path, stage: str) -> Path:
-    """The file that keeps all output of a stage's last run."""
-    return Places(root).scratch / "logs" / f"{stage.replace('/', '-')}.log"
-
-
-def log_paths(root: Path, stages: Sequence[str]) -> list[Path]:
-    """The files of several stages' last runs."""
-    return [log_path(root, stage) for stage in stages]

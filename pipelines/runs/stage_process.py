@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import pty
 import re
 import selectors
 import signal
 import subprocess
-import sys
-import termios
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +24,6 @@ POLL_S = 2.0
 GRACE_S = 2.5
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ERROR = re.compile(r"^fewtune: .+")
 _EXITED = re.compile(r"exited with (-?\d+)")
 # A shell adds this to the number of the signal that ended its command.
 _BY_SIGNAL = 128
@@ -87,14 +80,11 @@ def run_stage(
     name: str,
     log: Path,
     say: Callable[[str], None],
-    poll: Callable[[], None] = lambda: None,
-    live: bool = False,
     force: bool = False,
 ) -> Ending:
     """Bring one stage up to date, without those that it needs; ``log`` gets all its output.
 
-    ``say`` gets each line; ``poll`` is called about every two seconds. With ``live`` the stage
-    writes to this process's terminal as if it were alone there.
+    ``say`` gets each line.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     mend_rwlock(root)
@@ -108,43 +98,40 @@ def run_stage(
         RUN_PID: str(os.getpid()),
     }
     with kept_lock_file(root):
-        output, child_output = _terminal() if live else os.pipe()
-        errors, child_errors = os.pipe()
         process = subprocess.Popen(
             command,
             cwd=root,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=child_output,
-            stderr=child_errors,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             # Its own group: an interrupt reaches the stage and its workers through us, once.
             start_new_session=True,
         )
-        os.close(child_output)
-        os.close(child_errors)
-        with log.open("wb", buffering=0) as kept:
-            lines = Lines(kept, say, errors, sys.stdout.buffer if live else None)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with (
+            log.open("wb", buffering=0) as kept,
+            process.stdout as output,
+            process.stderr as errors,
+        ):
+            lines = Lines(kept, say, errors.fileno())
             try:
-                _pump(process, (output, errors), lines, poll)
+                _pump(process, (output.fileno(), errors.fileno()), lines)
             except BaseException:
                 _stop(process)
                 raise
             finally:
                 lines.end()
-                os.close(output)
-                os.close(errors)
         return lines.ending(process.returncode, name, log)
 
 
 class Lines:
     """Puts together the lines of two streams from chunks."""
 
-    def __init__(
-        self, kept: IO[bytes], say: Callable[[str], None], errors: int, screen: IO[bytes] | None
-    ) -> None:
-        self._kept, self._say, self._error_stream, self._screen = kept, say, errors, screen
+    def __init__(self, kept: IO[bytes], say: Callable[[str], None], errors: int) -> None:
+        self._kept, self._say, self._error_stream = kept, say, errors
         self._partial: dict[int, bytes] = {}
-        self._shown: dict[int, int] = {}
         self._errors: list[str] = []
         self._last_error = ""
         self._exit_code: int | None = None
@@ -156,11 +143,6 @@ class Lines:
         for line in lines:
             self._take(stream, line)
         self._partial[stream] = rest
-        # A line that is overwritten in place is shown immediately.
-        if self._screen is not None and b"\r" in rest:
-            self._screen.write(_clean(rest[self._shown.get(stream, 0) :]))
-            self._screen.flush()
-            self._shown[stream] = len(rest)
 
     def end(self) -> None:
         """Take the last lines, which may have no line end."""
@@ -190,17 +172,11 @@ class Lines:
         return Ending(self._exit_code or exit_code, message, busy=self._busy)
 
     def _take(self, stream: int, raw: bytes) -> None:
-        shown = self._shown.pop(stream, 0)
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
         text = printable(text.rstrip().expandtabs())
         noise = text.lstrip().startswith(_NOISE) or NOISE.search(text) or _EMPTY_LOG.search(text)
         if not text or noise:
-            if shown and self._screen is not None:
-                self._screen.write(b"\n")
             return
-        if self._screen is not None:
-            self._screen.write(_clean(raw[shown:].rstrip(b"\r")) + b"\n")
-            self._screen.flush()
         try:
             self._kept.write(text.encode() + b"\n")
         except OSError as error:
@@ -210,7 +186,7 @@ class Lines:
         self._say(text)
 
     def _note(self, stream: int, text: str) -> None:
-        if _ERROR.match(text):
+        if text.startswith("fewtune: "):
             self._errors.append(text)
         exited = _EXITED.search(text)
         if exited:
@@ -220,12 +196,6 @@ class Lines:
         # DVC's own last line only repeats the command: a traceback's last line says more.
         if stream == self._error_stream and not (self._last_error and text.startswith("ERROR: ")):
             self._last_error = text
-
-
-def _clean(raw: bytes) -> bytes:
-    """Output of a stage for the terminal, in which only its own lines may be overwritten."""
-    parts = _ESCAPES.sub("", raw.decode(errors="replace")).split("\r")
-    return "\r".join(map(printable, parts)).encode(errors="replace")
 
 
 def _killed(code: int) -> tuple[int, str]:
@@ -238,17 +208,11 @@ def _killed(code: int) -> tuple[int, str]:
     return known.get(number, FAULT), f"{ending(-number)}; the same command goes on"
 
 
-def _pump(
-    process: subprocess.Popen[bytes],
-    streams: tuple[int, int],
-    lines: Lines,
-    poll: Callable[[], None],
-) -> None:
+def _pump(process: subprocess.Popen[bytes], streams: tuple[int, int], lines: Lines) -> None:
     """Pass output on until the process has ended and both streams are empty."""
     with selectors.DefaultSelector() as ready:
         for stream in streams:
             ready.register(stream, selectors.EVENT_READ)
-        polled = time.monotonic()
         while ready.get_map():
             ended = process.poll() is not None
             # A worker that outlives the stage may keep a stream open: do not wait for it.
@@ -256,34 +220,12 @@ def _pump(
             if ended and not events:
                 break
             for key, _ in events:
-                chunk = _read(key.fd)
+                chunk = os.read(key.fd, 65536)
                 if chunk:
                     lines.feed(key.fd, chunk)
                 else:
                     ready.unregister(key.fd)
-            if time.monotonic() - polled >= POLL_S:
-                poll()
-                polled = time.monotonic()
     process.wait()
-    poll()
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65536)
-    except OSError as error:
-        if error.errno == errno.EIO:  # a terminal whose other side is closed
-            return b""
-        raise
-
-
-def _terminal() -> tuple[int, int]:
-    """A terminal of the size of this process's own."""
-    outer, inner = pty.openpty()
-    with contextlib.suppress(OSError):
-        size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, size)
-    return outer, inner
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

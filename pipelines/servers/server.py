@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,6 +128,6 @@ def _wait_for(address: str, secret: str, process: subprocess.Popen[bytes], log: 
         try:
             with urllib.request.urlopen(request, timeout=5):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.2)
     raise MachineError(f"the server did not come up: see {log}")

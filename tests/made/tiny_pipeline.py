@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runs.warm import warm_process
+from pipelines.runs.run_plan import warm_process
 from tests import tiny_models
 from tests.made.repository import PROJECT, Repository, ran
 

@@ -22,10 +22,10 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from pipelines import flow
 from pipelines.checkout.results import read_results
 from pipelines.cli import main
+from pipelines.flow import artifact_key, publish
 from pipelines.records.tracking import Store
-from pipelines.runs.publish import artifact_key, publish
-from pipelines.runs.run_plan import log_path
-from pipelines.runs.warm import warm_process
+from pipelines.runs.run_plan import warm_process
+from stages.paths import Places
 from tests import small_pipeline
 from tests.made import results as made
 
@@ -136,13 +136,10 @@ def test_results_are_recorded_and_shown(first: SimpleNamespace) -> None:
     assert first.recorded == ["good-full", "good-selective", "results-table"]
     assert "| good | selective |" in first.artifacts["markdown", "results"].data
     assert ("markdown", "result-good-full") in first.artifacts
-    progress = first.artifacts["progress", "search-good-selective"]
-    assert progress.data == 50.0
-    assert "2 of 4 trials, conv" in progress.description
 
 
 def test_output_is_kept_per_stage(first: SimpleNamespace, root: Path) -> None:
-    text = log_path(root, "prepare@bad").read_text()
+    text = Places(root).log("prepare@bad").read_text()
     assert "fewtune: prepare: operator Foo of bad cannot be imported" in text
 
 
@@ -190,8 +187,8 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
-    monkeypatch.setattr("pipelines.runs.publish.create_markdown_artifact", away)
-    monkeypatch.setattr("pipelines.runs.publish.get_run_logger", lambda: logger)
+    monkeypatch.setattr("pipelines.flow.create_markdown_artifact", away)
+    monkeypatch.setattr("pipelines.flow.get_run_logger", lambda: logger)
     publish("results", "text", "All results on disk")
     assert said == ["not shown on Prefect's page: All connection attempts failed"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ from mlflow.entities import LoggedModelOutput
 from fewtune.errors import InputError, MachineError
 from pipelines.records import record
 from pipelines.records.compare import compare
-from pipelines.records.mlflow_view import address
 from pipelines.records.registry import machine_of
 from pipelines.records.tracking import EXPERIMENT, KEY, Store
 from tests.made import results as made
@@ -203,31 +201,6 @@ def test_an_experiment_that_another_worker_makes_meanwhile_is_used(
     monkeypatch.setattr(MlflowClient, "create_experiment", both)
     store = Store(checkout.root)
     assert store.client.get_experiment(store.experiment_id).name == EXPERIMENT
-
-
-def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:
-    store = Store(checkout.root)
-    experiment = store.client.get_experiment(store.experiment_id)
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-    view = json.loads(experiment.tags["mlflow.sharedViewState.fewtune"])
-    checkout.write(SELECTIVE)
-    checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
-    checkout.compare()
-    checkout.record(SELECTIVE)
-    record.record_comparison(checkout.root, MODEL, pytest.fail)
-    (run,) = store.find({"strategy": "selective"})
-    columns = [name.replace("`", "").split(".") for name in view["selectedColumns"]]
-    assert {name for kind, name in columns if kind == "tags"} <= run.data.tags.keys()
-    metrics = {name for kind, name in columns if kind == "metrics"}
-    assert metrics <= run.data.metrics.keys()
-    # What is read first stands first; a column is as wide as its name, and its numbers are short.
-    assert columns[0] == ["metrics", "latency_ms"]
-    assert view["columnOrder"] == view["selectedColumns"]
-    assert set(view["columnWidths"]) == set(view["columnOrder"])
-    for name in metrics:
-        assert len(f"{run.data.metrics[name]!r}") <= 8
-    page = address("http://127.0.0.1:5000/", store.experiment_id)
-    assert page.startswith(f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?")
 
 
 def versions(checkout: Checkout) -> dict[str, str]:

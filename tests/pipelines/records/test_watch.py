@@ -61,7 +61,8 @@ def test_a_slower_result_names_kernel_version_and_stage(checkout: Checkout) -> N
     with pytest.raises(RegressionError) as raised:
         raise_if_slower([full, selective])
     assert str(raised.value) == (
-        "net-selective is 50.0 % slower (50.0 to 75.0 ms, noise 14.1 %); changed: numpy none to 9.9"
+        "net-selective is 50.0 % slower (50.0 to 75.0 ms, noise 14.1 %); "
+        "changed: numpy none to 9.9; slower: conv2d_1 1.25 to 2.50 ms"
     )
 
 

@@ -1,4 +1,4 @@
-"""A stage's output and end: a full disk, a busy DVC, a traceback, a terminal, an interrupt."""
+"""A stage's output and end: a full disk, a busy DVC, a traceback, an interrupt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_log_that_cannot_be_written_is_named(
 
 
 def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
-    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
     lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
     lines.end()
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
@@ -56,14 +56,14 @@ def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
 
 def test_an_empty_log_of_oneshot_is_no_warning(tmp_path: Path) -> None:
     said: list[str] = []
-    lines = stage_process.Lines(io.BytesIO(), said.append, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), said.append, 2)
     for name in ("database_workload.json", "model.so"):
         lines.feed(2, f"WARNING: 'out/a/oneshot/tune/{name}' is empty.\n".encode())
     assert said == ["WARNING: 'out/a/oneshot/tune/model.so' is empty."]
 
 
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
-    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
     lines.feed(1, b"working\n")
     lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
     lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
@@ -72,38 +72,27 @@ def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> No
     assert ending.exit_code == 1
 
 
-@pytest.mark.slow
-def test_a_terminal_gets_lines_as_the_stage_writes_them(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    root = small_pipeline.make(tmp_path)
-    pipeline = root / "dvc.yaml"
-    pipeline.write_text(
-        "stages:\n  show:\n    cmd: test -t 1 && printf '\\r1 of 2' && sleep 0.2 && "
-        "printf '\\r2 of 2\\n' && echo done > shown\n    outs: [shown]\n"
-    )
+def test_of_a_line_written_over_only_the_last_form_is_kept() -> None:
     said: list[str] = []
-    ending = stage_process.run_stage(root, "show", root / "log", said.append, live=True)
-    assert ending.exit_code == 0, said
-    shown = capfdbinary.readouterr().out
-    assert b"\r1 of 2\r2 of 2" in shown
-    assert "2 of 2" in said
-    assert (root / "log").read_text().splitlines()[-1] == "2 of 2"
+    lines = stage_process.Lines(io.BytesIO(), said.append, 2)
+    lines.feed(1, b"\r1 of 2")
+    lines.feed(1, b"\r\x1b[1m2 of 2\x1b[0m\n")
+    assert said == ["2 of 2"]
 
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
     root = small_pipeline.make(tmp_path)
     (root / "dvc.yaml").write_text(
-        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 1000\n    outs: [never]\n"
+        "stages:\n  slow:\n    cmd: echo $$ > pid && echo begun && sleep 1000\n    outs: [never]\n"
     )
 
-    def interrupt() -> None:
-        if (root / "pid").exists():
+    def interrupt(line: str) -> None:
+        if line == "begun":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stage_process.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
+        stage_process.run_stage(root, "slow", root / "log", interrupt)
     pid = int((root / "pid").read_text())
     until(lambda: ended(pid))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.checkout.environment import default_tracking_uri
-from pipelines.records.local_store import local_file, make_whole
+from pipelines.checkout.environment import default_tracking_uri, local_file
+from pipelines.records.tracking import make_whole
 
 
 def tables(path: Path) -> set[str]:
