@@ -212,8 +212,8 @@ def _add_results(commands: _Commands) -> None:
         "compare the latest results with those before, and fail if one is slower",
         "Put the latest recorded result of each model beside the one before it, of the same "
         "machine and strategy, with the noise of both. Ends with code 6 if one is slower by more "
-        "than the noise, and says which stage, settings, versions and kernels changed. Writes a "
-        "page of all results over time.",
+        "than the noise, and says which settings and versions changed and which kernels are "
+        "slower. Writes a page of all results over time.",
         "  fewtune run --force && fewtune watch\n"
         "  fewtune watch squeezenet --page fleet\n"
         "  fewtune watch --fleet                     every machine in MLflow\n",
