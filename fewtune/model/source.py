@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, external_data_helper
 
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError, MachineError, disk_line
 from fewtune.model.light import light_model
 from fewtune.model.registration import (
     LIGHT_PREFIX,
@@ -158,7 +158,7 @@ def add_model(
                 (scratch / place).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, scratch / place)
     except OSError as error:
-        raise MachineError(f"model {name!r} could not be written to {folder}: {error}") from None
+        raise MachineError(f"model {name!r} is not registered: {disk_line(error)}") from None
     return name
 
 

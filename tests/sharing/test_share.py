@@ -131,7 +131,8 @@ def test_a_small_task_takes_candidates_if_its_default_takes_long(
 def test_the_log_holds_all_tasks_the_best_first() -> None:
     report, directory = shared()
     database = read_database(directory)
-    assert LogInfo.read(directory) == log_info(tuned_tiny.fingerprint())
+    info = LogInfo.read(directory).model_copy(update={"sha256": ""})
+    assert info == log_info(tuned_tiny.fingerprint())
     best_ms = {line.task: line.best_ms for line in report.tasks}
     for letter in "ac":
         task = tuned_tiny.convolutions()[letter]
