@@ -281,7 +281,7 @@ BUDGETS = {
     "fleet": 510,
     "loose": 870,
     "machine": 580,
-    "measure": 740,
+    "measure": 750,
     "model": 2930,
     "model_check": 220,
     "oneshot": 400,

@@ -18,7 +18,7 @@ from fewtune.measure.board_model import BoardModel
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import relax
 from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
@@ -139,15 +139,6 @@ class OwnDevice(Here):
         # No kernel runs on the host, so a worker has one thread. With a thread for each core,
         # sixteen workers spent 57 % of the time of an H200's host waiting for each other.
         return WorkerPool(self.fingerprint.target, 1, self.fingerprint.threads, options)
-
-
-def measurer_on(
-    device: Device | None, pool: WorkerPool, target: tvm.target.Target, *, cold_weights: bool
-) -> Measurer:
-    """The measurer of a device; without a device, that of this machine for a target."""
-    if device is not None:
-        return device.measurer(pool, cold_weights=cold_weights)
-    return Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
 
 
 def device_of(fingerprint: Fingerprint) -> Device:

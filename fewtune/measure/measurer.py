@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -63,6 +65,7 @@ class Measurer:
     phases: Phases = field(default_factory=Phases)
     failures: Counter[str] = field(default_factory=Counter)
     most_flops_s: float = float("inf")
+    _prepared: set[str] = field(default_factory=set)
 
     def measure(
         self,
@@ -109,6 +112,7 @@ class Measurer:
             return self._overlapped(payload, batch)
         with self.phases.timed("build_s"):
             built = self.pool.build(payload)
+        self._prepare(batch.checks or ())
         for place, result in enumerate(built):
             bar_s = batch.bar_s(place)
             outcome, result = self._race(result, payload[place], batch.specs[place], bar_s)
@@ -243,6 +247,27 @@ class Measurer:
         with self.phases.timed("check_s"):
             ask = partial(self._verdict, built, wanted)
             return self.checking.checked(outcome, ask, wanted, bar_s)
+
+    def _prepare(self, checks: Sequence[ScheduleCheck]) -> None:
+        """Compute the references of new tasks on all workers at a time.
+
+        Compiling a default kernel takes 0.15 s on one core; checks follow each other, and the other
+        cores would be idle meanwhile. The reference of a default schedule is its own output.
+        """
+        new = {check.key: check for check in checks if check.key not in self._prepared}
+        self._prepared |= new.keys()
+        waiting = [check for check in new.values() if not check.is_default]
+        if not waiting or not self.checking.is_on:
+            return
+
+        def prepare(place: int) -> None:
+            for wanted in waiting[place :: len(self.pool.handles)]:
+                # What cannot be computed is reported by the check itself.
+                with suppress(WorkerLostError, RequestFailedError):
+                    self.pool.handles[place].call(CHECK_LIMIT_S, Worker.prepare, wanted)
+
+        with self.phases.timed("check_s"), ThreadPoolExecutor() as threads:
+            list(threads.map(prepare, range(len(self.pool.handles))))
 
     def _verdict(self, built: Built, wanted: ScheduleCheck) -> Verdict:
         """What the worker that has a build says about its outputs."""

@@ -60,6 +60,9 @@ class TaskReference:
     _expected: dict[int, TaskOutput] = field(init=False, default_factory=dict)
     _given: dict[int, np.ndarray] = field(init=False, default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._signature = signature(self.module["main"])
+
     @property
     def held_bytes(self) -> int:
         found = self._found or CachedReference()
@@ -82,15 +85,10 @@ class TaskReference:
         """
         if isinstance(scheduled, str):
             scheduled = module_of(scheduled) if PREPROC in scheduled else None
-        began_s = time.perf_counter()
-        if self._found is None:
-            self._signature = signature(self.module["main"])
         try:
             blocks = self._layouts(shapes, scheduled)
             run = partial(self._run, code, shapes, self.device, blocks)
-            if self._found is None:
-                self._expect(self._read() or self._computed(run if is_default else None))
-                self.spent_s += time.perf_counter() - began_s
+            self.prepare(run if is_default else None)
             fault = self._difference(run(False))
             if fault and self._found is not None and not self._found.moved:
                 began_s = time.perf_counter()
@@ -100,6 +98,13 @@ class TaskReference:
         except LayoutError as error:
             return str(error)
         return fault
+
+    def prepare(self, run: _Run | None = None) -> None:
+        """Compute the expected outputs if they are not known, by ``run`` if that is given."""
+        if self._found is None:
+            began_s = time.perf_counter()
+            self._expect(self._read() or self._computed(run))
+            self.spent_s += time.perf_counter() - began_s
 
     def _read(self) -> CachedReference | None:
         found = self.cache.read(self.key)

@@ -82,13 +82,21 @@ class Worker:
 
     def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
         """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
-        if self._checker is None:
-            borrow = None if has_own_device(self._target) else self.timer.borrow
-            self._checker = Checker(self._target, borrow=borrow)
         built = self._built[number]
         with self._alive():
             scheduled = self._scheduled.get(number)
-            return self._checker.check(built.code, built.shapes, scheduled, wanted)
+            return self._own_checker().check(built.code, built.shapes, scheduled, wanted)
+
+    def prepare(self, wanted: ScheduleCheck) -> None:
+        """Compute what a task's candidates will be compared with; see `Checker.prepare`."""
+        with self._alive():
+            self._own_checker().prepare(wanted)
+
+    def _own_checker(self) -> Checker:
+        if self._checker is None:
+            borrow = None if has_own_device(self._target) else self.timer.borrow
+            self._checker = Checker(self._target, borrow=borrow)
+        return self._checker
 
     @contextlib.contextmanager
     def _alive(self) -> Iterator[None]:
