@@ -184,9 +184,9 @@ def test_failed_copy_leaves_nothing(models, inbox, monkeypatch):
     path = tiny_models.write_model(tiny_models.tiny_convolutional_model(), inbox)
 
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
-    with pytest.raises(Exception, match="No space left on device"):
+    with pytest.raises(Exception, match="no space left on device"):
         add_model(str(path), models, name="net")
     assert list(models.iterdir()) == []
