@@ -108,6 +108,7 @@ class BoardMeasurer(Measurer):
         Where the boards are, for messages.
     """
 
+    can_build_ahead = False
     pool: BoardPool
 
     def __init__(self, pool: BoardPool, at: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from fewtune.measure.batch import Batch
 from fewtune.measure.checking import CHECK_LIMIT_S, Checking
@@ -58,6 +58,9 @@ class Measurer:
         Operations a second of multiply-adds; infinite where unknown.
     """
 
+    # Boards build for themselves.
+    can_build_ahead: ClassVar[bool] = True
+
     pool: WorkerPool
     overlap: bool = False
     cold_weights: bool = False
@@ -66,6 +69,9 @@ class Measurer:
     failures: Counter[str] = field(default_factory=Counter)
     most_flops_s: float = float("inf")
     _prepared: set[str] = field(default_factory=set)
+    _ahead: list[tuple[list[str], Future[list[Built | Failure]]]] = field(default_factory=list)
+    # One thread: the pool does one thing at a time.
+    _builder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def measure(
         self,
@@ -111,7 +117,7 @@ class Measurer:
         if self.overlap:
             return self._overlapped(payload, batch)
         with self.phases.timed("build_s"):
-            built = self.pool.build(payload)
+            built = self._built(payload)
         self._prepare(batch.checks or ())
         for place, result in enumerate(built):
             bar_s = batch.bar_s(place)
@@ -124,6 +130,22 @@ class Measurer:
         with self.phases.timed("build_s"):
             self.pool.tidy()
         return outcomes
+
+    def build_ahead(self, modules: Sequence[tvm.IRModule]) -> None:
+        """Build candidates while others are still searched; the next `measure` takes the builds."""
+        if self.can_build_ahead and not self.overlap:
+            payload = [tvm.ir.save_json(module) for module in modules]
+            self._ahead.append((payload, self._builder.submit(self.pool.build, payload)))
+
+    def _built(self, payload: list[str]) -> list[Built | Failure]:
+        """Builds of modules, of which some were begun ahead."""
+        ready: dict[str, Built | Failure] = {}
+        for ahead, builds in self._ahead:
+            ready.update(zip(ahead, builds.result(), strict=True))
+        self._ahead.clear()
+        rest = [text for text in payload if text not in ready]
+        ready.update(zip(rest, self.pool.build(rest), strict=True))
+        return [ready[text] for text in payload]
 
     def _overlapped(self, payload: list[str], batch: Batch) -> list[Outcome]:
         started, checked_s = time.perf_counter(), self.phases.check_s

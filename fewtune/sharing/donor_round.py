@@ -89,6 +89,8 @@ class DonorRound:
             session.announce(state)
             with session.measurer.phases.timed("search_s"):
                 batch.append(_Opening(state, offers_of(state)))
+                proposals = batch[-1].turn.proposals
+                session.measurer.build_ahead([each.schedule.mod for each in proposals])
             if sum(len(opening.turn.proposals) for opening in batch) >= _MODULES_A_BATCH:
                 break
         if batch:
