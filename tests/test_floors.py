@@ -281,7 +281,7 @@ BUDGETS = {
     "fleet": 510,
     "loose": 870,
     "machine": 580,
-    "measure": 750,
+    "measure": 770,
     "model": 2930,
     "model_check": 220,
     "oneshot": 400,
