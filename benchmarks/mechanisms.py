@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 # Run as a script, Python looks beside this file only.
@@ -204,11 +205,6 @@ def measure(
             }
 
 
-def mean(ratios: Sequence[float]) -> float:
-    """Geometric mean."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
-
-
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """One line a mechanism: what latency and tuning time are without it, over those with it."""
     models = list(dict.fromkeys(row["model"] for row in rows))
@@ -217,7 +213,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         own = [row for row in rows if row["off"] == name]
         line = [
             name,
-            *(f"{mean([r[k] for r in own]):.3f}" for k in ("latency_ratio", "time_ratio")),
+            *(f"{geometric_mean(r[k] for r in own):.3f}" for k in ("latency_ratio", "time_ratio")),
         ]
         for model in models:
             cells = [

@@ -101,7 +101,7 @@ def _tuning_figures(selective: Metrics, full: Metrics) -> dict[str, Any]:
     return {
         "full_tuning_s": full.tuning_s,
         "selective_tuning_s": selective.tuning_s,
-        "used_time_pct": 100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
+        "used_time_pct": 100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
         "full_tuning_stolen_pct": full.tuning_stolen_pct,
         "selective_tuning_stolen_pct": selective.tuning_stolen_pct,
         "tasks": selective.tasks,
