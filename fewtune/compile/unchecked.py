@@ -10,10 +10,10 @@ from pathlib import Path
 from fewtune.artifacts import LogInfo
 from fewtune.compile.schedules import KernelSchedules, kind_and_line
 from fewtune.runtime.target import has_own_device, is_foreign
-from fewtune.runtime.tvm import build, tvm
+from fewtune.runtime.tvm import build, tvm, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.task.extract import Task
-from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
 
 # The name of this check in `left_out` of a compilation.
 SCHEDULE_CHECK = "schedule_check"

@@ -125,6 +125,11 @@ def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     return getattr(built, "jit", lambda: built)()
 
 
+def without_checks() -> tvm.transform.PassContext:
+    """A context without compiled checks of arguments, which are a third of the code for LLVM."""
+    return tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True})
+
+
 def has_feature(target: tvm.target.Target, feature: str) -> bool:
     """Whether LLVM knows that a CPU target has a feature; False where that is unknown."""
     known = tvm.get_global_func("target.target_has_feature", allow_missing=True)
@@ -156,4 +161,5 @@ __all__ = [
     "te",
     "tvm",
     "usable_cores",
+    "without_checks",
 ]

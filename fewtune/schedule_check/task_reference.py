@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.target import has_own_device, tvm_device
-from fewtune.runtime.tvm import build, module_of, tvm
+from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
 from fewtune.schedule_check.buffers import Buffers
@@ -175,7 +175,9 @@ class TaskReference:
 
     def _compiled(self, module: tvm.IRModule) -> _Run:
         shapes = [parameter.shape for parameter in self._signature.parameters]
-        return partial(self._run, build(module, self.target), shapes, tvm_device(self.target), {})
+        with without_checks():
+            built = build(module, self.target)
+        return partial(self._run, built, shapes, tvm_device(self.target), {})
 
     def _layouts(
         self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None

@@ -23,13 +23,13 @@ from fewtune.machine.rpc_board import (
 )
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import compiled, module_of
+from fewtune.runtime.tvm import compiled, module_of, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
-from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from fewtune.workers.worker import resident_bytes
 
 

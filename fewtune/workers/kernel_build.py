@@ -17,8 +17,3 @@ def as_in_model(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:
     """Shapes of a function's buffers, once its weights are laid out."""
     return [tuple(int(extent) for extent in buffer.shape) for buffer in function.params]
-
-
-def without_checks() -> tvm.transform.PassContext:
-    """A context without compiled checks of arguments, which are a third of the code for LLVM."""
-    return tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True})

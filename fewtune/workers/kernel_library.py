@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewtune.runtime.linking import export_library
-from fewtune.runtime.tvm import compiled, module_of, tvm
+from fewtune.runtime.tvm import compiled, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial
-from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
 
 Shapes = list[tuple[int, ...]]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
-from fewtune.runtime.tvm import build, module_of, tvm
+from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
@@ -28,7 +28,7 @@ from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_fill import parallel_axis
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
-from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
 
 # How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:
 # longer than from one measured call to the next. TVM's own 300,000 are a tenth of a second, in
