@@ -167,6 +167,8 @@ class ImportReport(Artifact):
     opset: int
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
+    # Lowest and highest value of each integer input that indexes a table inside the model.
+    limits: dict[str, tuple[int, int]] = {}
     parameters: int
     # Nodes of the ONNX graph as given.
     nodes: int

@@ -34,6 +34,7 @@ from fewtune.task.calls import call_counts
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
+from fewtune.verify.indices import index_limits
 from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
@@ -175,6 +176,7 @@ class _Comparison:
         self._last: CompiledModel | None = None
         self.inputs, self.outputs = tensor_specs(bound)
         self._order = [spec.name for spec in self.inputs]
+        self.limits = index_limits(simplified)
         draws = drawn_inputs(simplified, self.inputs, options.seed)
         if loaded.samples is not None:
             draws.insert(0, Draw(GIVEN, {name: loaded.samples[name] for name in self._order}))
@@ -250,6 +252,7 @@ def _report(
         opset=loaded.opset,
         inputs=comparison.inputs,
         outputs=comparison.outputs,
+        limits=comparison.limits,
         parameters=parameter_count(bound),
         nodes=len(bound.graph.node),
         nodes_simplified=len(made.simplified.graph.node),

@@ -22,6 +22,7 @@ from fewtune.onnx_graph.graph import (
     has_nested_graphs,
     set_nodes,
 )
+from fewtune.verify.indices import INTEGERS
 from fewtune.verify.values import known_values
 
 # Half the width of random factors by element type: 32 units in the last place, 6 for float16. In
@@ -56,10 +57,6 @@ _EXACT = frozenset(
 )
 # Operators that, like these, compute integers from integers, such as in ``1 - mask``.
 _KEEPS_WHOLE = _EXACT | {"Add", "Sub", "Mul", "ReduceSum"}
-INTEGERS = frozenset(
-    {TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
-    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
-)
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # Operators that round floats to integers, as written-out quantizations do.
 _ROUNDED = frozenset({"Round", "Floor", "Ceil"})

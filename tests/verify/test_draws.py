@@ -6,7 +6,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.draws import drawn_inputs, integer_limits
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.indices import index_limits
 from fewtune.verify.session import tensor_specs
 from tests import tiny_models
 from tests.verify import small_models
@@ -14,7 +15,7 @@ from tests.verify import small_models
 
 def test_integers_are_below_the_rows_of_their_table() -> None:
     model = small_models.embedding()
-    assert integer_limits(model) == {"ids": 50}
+    assert index_limits(model) == {"ids": (-50, 49)}
     first, second, *_ = drawn_inputs(model, tensor_specs(model)[0], 0)
     for draw in (first, second):
         assert 1 < draw.feeds["ids"].max() < 50
@@ -57,7 +58,42 @@ def test_indices_are_below_the_axes_that_they_read_and_write() -> None:
     )
     opsets = [helper.make_opsetid("", 18)]
     model = with_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=8))
-    assert integer_limits(model) == {"edges": 9, "graphs": 3, "tuples": 3}
+    limits = {"edges": (-9, 8), "graphs": (-3, 2), "tuples": (-3, 2)}
+    assert index_limits(model, is_certain=False) == limits
+    # Where may choose other values than those of the input.
+    del limits["tuples"]
+    assert index_limits(model) == limits
+
+
+def test_constants_that_are_added_move_the_limits_of_an_index() -> None:
+    nodes = [
+        helper.make_node("Add", ["places", "offsets"], ["rows"]),
+        helper.make_node("Gather", ["table", "rows"], ["read"]),
+        helper.make_node("Sub", ["one", "places"], ["mirrored"]),
+        helper.make_node("Gather", ["table", "mirrored"], ["not_followed"]),
+        helper.make_node("GatherElements", ["short", "places"], ["as_well"]),
+    ]
+    arrays = {
+        "offsets": np.array([2, 0, 3, 0]),
+        "one": np.int64(1),
+        "table": np.zeros((10, 2), np.float32),
+        "short": np.zeros(6, np.float32),
+    }
+    outputs = {"read": [4, 2], "not_followed": [4, 2], "as_well": [4]}
+    graph = helper.make_graph(
+        nodes,
+        "places",
+        [helper.make_tensor_value_info("places", TensorProto.INT64, [4])],
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)
+            for n, shape in outputs.items()
+        ],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert index_limits(model) == {"places": (-6, 5)}
+    del model.graph.node[-1], model.graph.output[-1]
+    assert index_limits(model) == {"places": (-10, 6)}
 
 
 def test_floats_are_drawn_in_three_ways_and_reproducibly() -> None:
