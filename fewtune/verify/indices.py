@@ -50,6 +50,10 @@ class Read(NamedTuple):
     shift: tuple[int, int] = (0, 0)
 
 
+# The last three of a read.
+_State = tuple[bool, bool, tuple[int, int]]
+
+
 class Readers:
     """Finds the nodes that read a value of a model."""
 
@@ -62,19 +66,20 @@ class Readers:
 
     def reads(self, name: str) -> Iterator[Read]:
         """Nodes that read a value, or values of it that casts, reshapes and the like pass on."""
-        pending, seen = [(name, False, True, (0, 0))], {name}
+        pending: list[tuple[str, _State]] = [(name, (False, True, (0, 0)))]
+        seen = {name}
         while pending:
-            value, *state = pending.pop()
+            value, state = pending.pop()
             for node, position in self._readers.get(value, []):
                 read = Read(node, position, *state)
                 yield read
                 further = self._passed_on(read)
-                for output in node.output if further else []:
-                    if output not in seen:
-                        seen.add(output)
-                        pending.append((output, *further))
+                if further is not None:
+                    fresh = [output for output in node.output if output not in seen]
+                    seen.update(fresh)
+                    pending += [(output, further) for output in fresh]
 
-    def _passed_on(self, read: Read) -> tuple[bool, bool, tuple[int, int]] | None:
+    def _passed_on(self, read: Read) -> _State | None:
         node, _, is_float, is_whole, (least, most) = read
         if not is_float and node.op_type in ("Add", "Sub"):
             other = self._tensors.get(node.input[1 - read.position])
