@@ -135,6 +135,8 @@ try:
     fewtune.tune("three.onnx", trials=4, out="out/{MODEL}", device=sys.argv[1], options=options)
 except KeyboardInterrupt:
     sys.exit({INTERRUPTED})
+except fewtune.errors.FewtuneError as fault:
+    sys.exit(f"fewtune: {{fault}}")
 """
 _FORKED = ("warm process", "DVC, stage, tuning process or worker")
 

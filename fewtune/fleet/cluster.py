@@ -62,7 +62,8 @@ class Cluster:
                 resources={RESOURCE: 1},
                 memory_limit=0,
                 dashboard_address=None,
-                silence_logs=logging.ERROR,
+                # What a lost machine means is said by the fleet; Dask adds tracebacks.
+                silence_logs=logging.CRITICAL,
             )
         try:
             self.client = distributed.Client(

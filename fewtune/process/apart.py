@@ -108,7 +108,7 @@ def run_apart(job: Job, meanwhile: Callable[[], object] | None = None) -> Any:
     FewtuneError
         What the job raised; `InputError` if it crashed without any optional step.
     MachineError
-        If the system killed it, which happens if memory runs out, or if the disk is full.
+        If it was killed, which happens if memory runs out, or if the disk is full.
     JobFailedError
         With the child's traceback, if it raised anything else.
     """
@@ -126,7 +126,7 @@ def run_each_apart(jobs: Sequence[Job]) -> list[Any]:
 
 
 class CrashedError(Exception):
-    """A child that ended without a reply."""
+    """A child that a signal ended."""
 
     def __init__(self, code: int, note: Note) -> None:
         super().__init__(f"the process {ending(code)} while {note.doing}")
@@ -167,9 +167,9 @@ class Child:
         KeyboardInterrupt
             If the child was interrupted.
         MachineError
-            If it crashed on a full disk.
+            If it crashed on a full disk, or if what it was forked from was killed.
         CrashedError
-            If it ended without a reply for another reason.
+            If a signal ended it.
         """
         code, folder = self._process.wait(), Path(self._scratch.name)
         if (folder / REPLY).is_file():
@@ -179,7 +179,11 @@ class Child:
         no_room = full_disk(folder)
         if no_room is not None and code != -signal.SIGKILL:
             raise MachineError(disk_line(no_room))
-        raise CrashedError(code, _note_in(folder))
+        crash = CrashedError(code, _note_in(folder))
+        if code < 0:
+            raise crash
+        # The process that it was forked from was killed, and took it along.
+        raise MachineError(f"{crash}: run it again, it goes on where it stopped")
 
     def again_without(self, note: Note, reason: str) -> bool:
         """Start the job anew without what crashed: its step, else all optional steps.
@@ -221,8 +225,6 @@ def _result(child: Child) -> Any:
         try:
             return child.result()
         except CrashedError as crash:
-            if crash.code >= 0:
-                raise
             if crash.code == -signal.SIGKILL:
                 raise MachineError(
                     f"{crash}: give smaller shapes, or run it on a machine with more memory"

@@ -109,8 +109,6 @@ def _is_done(job: MeasuringJob) -> bool:
             child.result()
             return True
     except CrashedError as crash:
-        if crash.code >= 0:
-            raise
         fault: Exception = crash
         ended_by = signal.Signals(-crash.code).name
     except JobFailedError as failed:

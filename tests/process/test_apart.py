@@ -50,6 +50,7 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
         ("SIGSEGV", InputError, r"ended by signal 11 \(SIGSEGV\) while the graph was being read"),
         ("SIGABRT", InputError, r"ended by signal 6 \(SIGABRT\) while the graph was being read"),
         ("SIGKILL", MachineError, r"killed by signal 9 \(SIGKILL\), perhaps for want of memory"),
+        ("exit", MachineError, "ended with exit code 1 while the graph was being read"),
         ("error", VerificationError, "outputs differ"),
         ("fault", RuntimeError, "LookupError: no such thing"),
     ],
