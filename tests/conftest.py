@@ -1,10 +1,7 @@
 """The process that the tests run in, as the project's own processes are; their files, and order."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +29,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_device(tmp_path_factory):
     """A device lock for each process: no test judges a duration, so none waits to measure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LOCK_FOLDER, str(tmp_path_factory.mktemp("locks")))

@@ -1,7 +1,5 @@
 """Models of one node, and the comparison of what they are expanded to: both by onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

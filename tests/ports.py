@@ -1,7 +1,5 @@
 """Ports of this machine that tests listen on."""
 
-from __future__ import annotations
-
 import socket
 
 

@@ -1,7 +1,5 @@
 """Small quantized models, by hand and by onnxruntime's quantizer, and their kernels' results."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

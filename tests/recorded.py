@@ -5,8 +5,6 @@ replay. The task is so small that its figures are mostly loop overhead, which is
 search like any other.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """A tracker and servers of TVM's RPC on loopback, as boards to measure on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

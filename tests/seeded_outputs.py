@@ -1,7 +1,5 @@
 """What the outputs of every architecture with seeded weights have to be good for."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import ModelProto, shape_inference
 

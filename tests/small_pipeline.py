@@ -3,8 +3,6 @@
 Its stages have other names than the project's: the flow may know none of them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Python API: a small network tuned and run from a script, without the pipeline."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -34,20 +32,18 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("api") / "small.onnx"
     onnx.save(tiny_models.tiny_convolutional_model(), path)
     return path
 
 
 @pytest.fixture(scope="module")
-def tuned(model: Path) -> fewtune.TunedModel:
+def tuned(model):
     return fewtune.tune(model, trials=2, out=model.parent / "out", options=QUICK)
 
 
-def test_the_result_is_measured_and_runs_as_onnxruntime_does(
-    model: Path, tuned: fewtune.TunedModel
-) -> None:
+def test_the_result_is_measured_and_runs_as_onnxruntime_does(model, tuned):
     assert tuned.latency_ms > 0
     assert tuned.onnxruntime_latency_ms > 0
     assert "onnxruntime" in tuned.report
@@ -61,7 +57,7 @@ def test_the_result_is_measured_and_runs_as_onnxruntime_does(
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_equal_call_makes_nothing_anew(model: Path, tuned: fewtune.TunedModel) -> None:
+def test_an_equal_call_makes_nothing_anew(model, tuned):
     before = {path: path.stat().st_mtime_ns for path in (tuned.directory / "tune").iterdir()}
     library = tuned.library.stat().st_mtime_ns
     again = fewtune.tune(model, trials=2, out=tuned.directory, options=QUICK)
@@ -70,7 +66,7 @@ def test_an_equal_call_makes_nothing_anew(model: Path, tuned: fewtune.TunedModel
     assert tuned.library.stat().st_mtime_ns == library
 
 
-def test_what_does_not_fit_is_said_in_a_sentence(model: Path, tuned: fewtune.TunedModel) -> None:
+def test_what_does_not_fit_is_said_in_a_sentence(model, tuned):
     run = fewtune.load(tuned.library)
     with pytest.raises(InputError, match="the model takes"):
         run(nothing=np.zeros(1))
@@ -84,9 +80,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(model: Path, tuned: fewtune.Tun
         fewtune.load(tuned.directory / "absent.so")
 
 
-def test_an_input_may_be_one_number(
-    tuned: fewtune.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_may_be_one_number(tuned, tmp_path, monkeypatch):
     for step in ("import", "compile"):
         shutil.copytree(tuned.directory / step, tmp_path / step)
     report = ImportReport.read(tmp_path / "import")
@@ -123,7 +117,7 @@ def extras() -> list[str]:
     return [*modules, "dask", "pipelines", "stages"]
 
 
-def test_the_library_needs_no_extra(model: Path, tuned: fewtune.TunedModel) -> None:
+def test_the_library_needs_no_extra(model, tuned):
     """Neither to be imported, nor to check, tune and run a model."""
     script = REFUSING.format(names=extras()) + (
         "import fewtune, fewtune.api\n"
@@ -137,7 +131,7 @@ def test_the_library_needs_no_extra(model: Path, tuned: fewtune.TunedModel) -> N
     assert done.stdout.split() == [str(tuned.latency_ms), "True"], done.stderr
 
 
-def test_importing_fewtune_loads_nothing_heavy_and_changes_no_handler(tmp_path: Path) -> None:
+def test_importing_fewtune_loads_nothing_heavy_and_changes_no_handler(tmp_path):
     # Nor does the API, before it has started what loads TVM beside it.
     package = tmp_path / "mine"
     package.mkdir()
@@ -154,7 +148,7 @@ def test_importing_fewtune_loads_nothing_heavy_and_changes_no_handler(tmp_path: 
     assert told.split() == ["[]", "True", "True"]
 
 
-def test_the_notebook_runs(model: Path, tuned: fewtune.TunedModel, tmp_path: Path) -> None:
+def test_the_notebook_runs(model, tuned, tmp_path):
     """Its cells in order, on the small network that is tuned already."""
     notebook = json.loads((PROJECT / "examples" / "squeezenet.ipynb").read_text())
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
@@ -166,7 +160,7 @@ def test_the_notebook_runs(model: Path, tuned: fewtune.TunedModel, tmp_path: Pat
     assert names["result"] == tuned
 
 
-def test_mode_predict_measures_nothing_while_it_tunes(model: Path) -> None:
+def test_mode_predict_measures_nothing_while_it_tunes(model):
     out = model.parent / "predicted"
     result = fewtune.tune(model, mode="predict", out=out, options=QUICK)
     told = json.loads((out / "share" / "share.json").read_text())
@@ -175,7 +169,7 @@ def test_mode_predict_measures_nothing_while_it_tunes(model: Path) -> None:
     assert "predicted, not measured" in result.report
 
 
-def test_a_killed_call_leaves_no_temporary_files(model: Path, tmp_path: Path) -> None:
+def test_a_killed_call_leaves_no_temporary_files(model, tmp_path):
     code = f"import fewtune; fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -186,7 +180,7 @@ def test_a_killed_call_leaves_no_temporary_files(model: Path, tmp_path: Path) ->
     until(lambda: not list(temporary.iterdir()))
 
 
-def test_a_limit_of_a_files_size_is_the_machines_fault(model: Path, tmp_path: Path) -> None:
+def test_a_limit_of_a_files_size_is_the_machines_fault(model, tmp_path):
     code = (
         "import resource, fewtune\nfrom fewtune.errors import MachineError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"

@@ -1,7 +1,5 @@
 """What the documentation promises: its pages are up to date, its snippets and examples run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -30,7 +28,7 @@ PAGES = [*PROJECT.glob("docs/*.md"), *PROJECT.glob("results/*.md"), *PROJECT.glo
 RUNTIME = ("tvm", "tvm_ffi", "numpy", "numpy.libs", "ml_dtypes", "typing_extensions.py")
 
 
-def test_the_page_of_parameters_is_up_to_date() -> None:
+def test_the_page_of_parameters_is_up_to_date():
     sys.path.insert(0, str(PROJECT / "docs"))
     try:
         import generate_parameters
@@ -39,7 +37,7 @@ def test_the_page_of_parameters_is_up_to_date() -> None:
     assert generate_parameters.PAGE.read_text() == generate_parameters.page()
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     for page in PAGES:
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
@@ -47,7 +45,7 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_that_pages_name_exist():
     named = re.compile(r"`((?:fewtune|stages|pipelines|benchmarks|examples|docs)/[\w/]+\.\w+)`")
     for page in PAGES:
         # Results and changes name what there was then.
@@ -68,7 +66,7 @@ def commands_of(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_pages_can_be_given(page: Path) -> None:
+def test_commands_of_pages_can_be_given(page):
     for words in commands_of(page):
         if words[:1] == ["fewtune"]:
             parser().parse_args(words[1:])
@@ -79,7 +77,7 @@ def test_commands_of_pages_can_be_given(page: Path) -> None:
 
 
 @pytest.fixture
-def own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_strategy(tmp_path, monkeypatch):
     """Install the example beside its entry point, as a package of the user's would be."""
     (tmp_path / "own_strategy.py").write_text(
         (PROJECT / "examples" / "own_strategy.py").read_text()
@@ -93,7 +91,7 @@ def own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_strategy")
-def test_a_strategy_of_the_users_own_is_found_and_searches() -> None:
+def test_a_strategy_of_the_users_own_is_found_and_searches():
     assert "hill_climbing" in {each.name for each in entry_points(group=STRATEGY_GROUP)}
     options = TuneOptions(strategy="hill_climbing", batch_size=8)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
@@ -107,7 +105,7 @@ def test_a_strategy_of_the_users_own_is_found_and_searches() -> None:
     assert min(times_s[8:]) < min(times_s[:8])
 
 
-def test_an_unknown_strategy_is_refused_by_name() -> None:
+def test_an_unknown_strategy_is_refused_by_name():
     with pytest.raises(ValueError, match="give evolutionary, "):
         TuneOptions(strategy="hill_climbing")
 
@@ -124,7 +122,7 @@ sys.meta_path.insert(0, Refused())
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     """A folder with a ``model.so`` that adds two to an image."""
     folder = tmp_path_factory.mktemp("library")
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])
@@ -145,7 +143,7 @@ def deploying(language: str) -> str:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)[0]
 
 
-def test_the_deploying_snippet_runs_with_the_runtime_alone(library: Path, tmp_path: Path) -> None:
+def test_the_deploying_snippet_runs_with_the_runtime_alone(library, tmp_path):
     """In an interpreter that sees no package but TVM's wheel and what that needs."""
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -170,7 +168,7 @@ def test_the_deploying_snippet_runs_with_the_runtime_alone(library: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_snippet_in_c_plus_plus_compiles_and_runs(library: Path) -> None:
+def test_the_snippet_in_c_plus_plus_compiles_and_runs(library):
     (library / "deploy.cc").write_text(deploying("cpp"))
     commands = re.findall(
         r"```sh\n(wheel=.*?)```", (PROJECT / "docs/deploying.md").read_text(), re.DOTALL

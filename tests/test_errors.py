@@ -1,7 +1,5 @@
 """What is printed of others' text and addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.errors import one_line, printable, quoted
@@ -18,7 +16,7 @@ from fewtune.errors import one_line, printable, quoted
         "\ud800",
     ],
 )
-def test_no_text_of_others_steers_the_terminal_or_breaks_the_line(foreign: str) -> None:
+def test_no_text_of_others_steers_the_terminal_or_breaks_the_line(foreign):
     for shown in (printable(foreign), quoted(foreign)):
         assert shown.isprintable()
     assert quoted(f"ünï {foreign}").startswith("ünï ")
@@ -36,5 +34,5 @@ def test_no_text_of_others_steers_the_terminal_or_breaks_the_line(foreign: str) 
         ("tcp://host:8786", "tcp://host:8786"),
     ],
 )
-def test_secrets_of_addresses_are_masked(address: str, shown: str) -> None:
+def test_secrets_of_addresses_are_masked(address, shown):
     assert one_line(f"MLflow at {address}") == f"MLflow at {shown}"

@@ -1,7 +1,5 @@
 """Models of a few thousand parameters, made by hand, that the tests run on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

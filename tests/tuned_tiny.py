@@ -1,7 +1,5 @@
 """The tiny convolutional model, imported, extracted and tuned a little: once a test run."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """A bank built of real tuning logs: what is kept, what is refused, what is nearest."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -47,7 +45,7 @@ def two_logs(root: Path, names: tuple[str, str]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[BankReport, Path]:
+def built(tmp_path_factory):
     """A bank of both logs."""
     root = tmp_path_factory.mktemp("bank")
     report = made(two_logs(root / "logs", ("all", "some/best")), root / "built")
@@ -66,7 +64,7 @@ def ranked() -> list[tuple[Donation, float]]:
 
 
 @pytest.mark.slow
-def test_equal_logs_give_equal_bytes(built: tuple[BankReport, Path], tmp_path: Path) -> None:
+def test_equal_logs_give_equal_bytes(built, tmp_path):
     again = two_logs(tmp_path / "elsewhere", ("some/best", "all"))
     made(again, tmp_path / "again")
     names = sorted(path.name for path in built[1].iterdir())
@@ -76,7 +74,7 @@ def test_equal_logs_give_equal_bytes(built: tuple[BankReport, Path], tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_bank_holds_what_was_searched(built: tuple[BankReport, Path]) -> None:
+def test_a_bank_holds_what_was_searched(built):
     report, directory = built
     # Of the dependents, only their default schedules were measured: nothing to move.
     (only,) = report.entries
@@ -92,7 +90,7 @@ def test_a_bank_holds_what_was_searched(built: tuple[BankReport, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_distilling_keeps_the_best_and_a_spread(tmp_path: Path) -> None:
+def test_distilling_keeps_the_best_and_a_spread(tmp_path):
     logs = two_logs(tmp_path / "logs", ("all", "some/best"))
     (only,) = made(logs, tmp_path / "few", best=2, samples=3).entries
     assert Bank.read(tmp_path / "few").donations(only.workload) == list(dict(ranked()))[:2]
@@ -105,7 +103,7 @@ def test_distilling_keeps_the_best_and_a_spread(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_donation_of_the_bank_fits_another_task(built: tuple[BankReport, Path]) -> None:
+def test_a_donation_of_the_bank_fits_another_task(built):
     space = SearchSpace(tuned_tiny.convolutions()["a"].mod, tuned_tiny.target())
     donations = Bank.read(built[1]).donations(built[0].entries[0].workload)
     assert move(donations[:1], space)[0].schedule is not None
@@ -116,13 +114,7 @@ def test_a_donation_of_the_bank_fits_another_task(built: tuple[BankReport, Path]
     ("field", "value"),
     [("machine", "a toaster"), ("target", '{"kind": "c"}'), ("threads", 64), ("tvm", "0.1")],
 )
-def test_a_foreign_log_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    field: str,
-    value: object,
-) -> None:
+def test_a_foreign_log_is_refused(tmp_path, monkeypatch, capsys, field, value):
     foreign = tmp_path / "bank" / "foreign"
     shutil.copytree(tuned_tiny.tuned(), foreign)
     LogInfo.read(foreign).model_copy(update={field: value}).write(foreign)
@@ -143,19 +135,19 @@ def test_a_foreign_log_is_refused(
     assert not (tmp_path / "out" / "bank" / "selective").exists()
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(InputError, match=r"missing is no folder: give a folder of tuning logs"):
         made(tmp_path / "missing", tmp_path / "bank")
 
 
 @pytest.mark.slow
-def test_the_log_command_fills_the_bank(tmp_path: Path) -> None:
+def test_the_log_command_fills_the_bank(tmp_path):
     output = tmp_path / "bank" / "tiny"
     assert main(["log", str(tuned_tiny.tuned()), "--output", str(output)]) == 0
     assert made(tmp_path / "bank", tmp_path / "built").entries[0].origins == ["tiny"]
 
 
-def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path: Path) -> None:
+def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path):
     other = tuned_tiny.fingerprint().model_copy(update={"device": "a toaster", "threads": 64})
     for name, fingerprint in (("here", tuned_tiny.fingerprint()), ("there", other)):
         (tmp_path / name).mkdir()
@@ -174,7 +166,7 @@ def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_tuned_task_is_its_own_donor(built: tuple[BankReport, Path]) -> None:
+def test_a_tuned_task_is_its_own_donor(built):
     selection, matrix = select_tasks(
         tuned_tiny.tasks(),
         SelectOptions(min_share=0, min_similarity=1.0),
@@ -193,7 +185,7 @@ def test_a_tuned_task_is_its_own_donor(built: tuple[BankReport, Path]) -> None:
     assert task.info.name not in matrix.names
 
 
-def test_the_nearest_come_in_a_stated_order() -> None:
+def test_the_nearest_come_in_a_stated_order():
     bank = made_bank(
         entry("far", tiles(13, 11)),
         entry("near", tiles(64, 32), flops=2e6),
@@ -221,7 +213,7 @@ def test_the_nearest_come_in_a_stated_order() -> None:
     assert rates["near"] == pytest.approx((6 / 7) ** 0.5)
 
 
-def test_similarities_are_those_of_the_selection() -> None:
+def test_similarities_are_those_of_the_selection():
     spaces = [tiles(a, b, choice=c) for a in (1, 12, 64) for b in (7, 64) for c in ((), (0, 16))]
     spaces.append(tiles())
     bank = made_bank(*(entry(f"{place:02}", space) for place, space in enumerate(spaces)))
@@ -235,7 +227,7 @@ def test_similarities_are_those_of_the_selection() -> None:
 
 
 @pytest.mark.slow
-def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, Path]) -> None:
+def test_a_cost_model_learns_the_bank_in_one_training(built):
     cost_model = BoostedTrees(CostModelOptions(warm_up_samples=2, rounds=2))
     bank = Bank.read(built[1])
     (samples,) = read_samples(built[1], 1)
@@ -259,7 +251,7 @@ def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, P
 
 
 @pytest.mark.slow
-def test_a_damaged_bank_is_named(built: tuple[BankReport, Path], tmp_path: Path) -> None:
+def test_a_damaged_bank_is_named(built, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(built[1], damaged)
     bank = Bank.read(damaged)
@@ -273,7 +265,7 @@ def test_a_damaged_bank_is_named(built: tuple[BankReport, Path], tmp_path: Path)
         Bank.read(damaged)
 
 
-def test_a_group_without_samples_teaches_nothing() -> None:
+def test_a_group_without_samples_teaches_nothing():
     model = BoostedTrees(CostModelOptions(warm_up_samples=4))
     random = np.random.default_rng(0)
     samples = [random.random((2, 164)).astype("float32") for _ in range(8)]

@@ -1,7 +1,5 @@
 """A bank as one file: it comes back as it was, and what does not fit is refused in one line."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture()
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "tiny").symlink_to(tuned_tiny.tuned())
@@ -29,7 +27,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture()
-def file(tmp_path: Path, logs: Path) -> Path:
+def file(tmp_path, logs):
     path = tmp_path / "tiny.bank"
     export_bank(logs / "tiny", path, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
     return path
@@ -58,7 +56,7 @@ def without_digest(file: Path, target: Path) -> Path:
     return with_manifest(file, target, holds_for={**holds, "sha256": ""})
 
 
-def test_what_was_exported_comes_back(tmp_path: Path, logs: Path, file: Path) -> None:
+def test_what_was_exported_comes_back(tmp_path, logs, file):
     folder = tmp_path / "bank" / "tiny"
     folder.mkdir(parents=True)
     told = import_bank(file, tuned_tiny.fingerprint(), folder)
@@ -73,13 +71,13 @@ def test_what_was_exported_comes_back(tmp_path: Path, logs: Path, file: Path) ->
     assert report.entries
 
 
-def test_equal_banks_are_equal_bytes(tmp_path: Path, logs: Path, file: Path) -> None:
+def test_equal_banks_are_equal_bytes(tmp_path, logs, file):
     again = tmp_path / "again.bank"
     export_bank(logs / "tiny", again, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_what_is_there_is_not_written_over(logs: Path, file: Path) -> None:
+def test_what_is_there_is_not_written_over(logs, file):
     with pytest.raises(InputError, match="there already"):
         export_bank(logs / "tiny", file, tuned_tiny.fingerprint(), licence="")
 
@@ -87,9 +85,7 @@ def test_what_is_there_is_not_written_over(logs: Path, file: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("machine", "another CPU"), ("threads", 96), ("tvm", "0.1")]
 )
-def test_a_bank_of_another_machine_is_refused(
-    tmp_path: Path, file: Path, key: str, value: object
-) -> None:
+def test_a_bank_of_another_machine_is_refused(tmp_path, file, key, value):
     with zipfile.ZipFile(file) as archive:
         holds = json.loads(archive.read("manifest.json"))["holds_for"]
     foreign = with_manifest(file, tmp_path / "foreign", holds_for={**holds, key: value})
@@ -97,7 +93,7 @@ def test_a_bank_of_another_machine_is_refused(
         import_bank(foreign, tuned_tiny.fingerprint(), tmp_path)
 
 
-def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, file: Path) -> None:
+def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path, file):
     text = tmp_path / "text"
     text.write_text("no zip")
     record = b"{}" + b"\n"
@@ -122,7 +118,7 @@ def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, fil
     assert not (tmp_path.parent / "evil").exists()
 
 
-def test_a_module_that_holds_itself_ends_no_process(tmp_path: Path, file: Path) -> None:
+def test_a_module_that_holds_itself_ends_no_process(tmp_path, file):
     with zipfile.ZipFile(file) as archive:
         lines = archive.read("database_workload.json").splitlines()
     number, packed = json.loads(lines[0])

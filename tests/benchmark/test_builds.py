@@ -1,7 +1,5 @@
 """What a benchmark builds before there is a tuned library."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import psutil
@@ -16,7 +14,7 @@ from tests import tuned_tiny
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs_what_was_built_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_runs_what_was_built_before(monkeypatch):
     monkeypatch.setattr(variants_module, "openvino_version", lambda: None)
     infos = [task.info for task in tuned_tiny.tasks()]
     made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
@@ -33,9 +31,7 @@ def test_the_benchmark_runs_what_was_built_before(monkeypatch: pytest.MonkeyPatc
     assert variants.difference("tuned").allowances <= 1
 
 
-def test_room_for_the_builds_is_left_to_the_process_that_compiles(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_room_for_the_builds_is_left_to_the_process_that_compiles(monkeypatch):
     parameters = ImportReport.read(tuned_tiny.imported()).parameters
     for copies, fits in ((16, True), (15, False)):
         memory = SimpleNamespace(available=copies * 4 * parameters)

@@ -1,7 +1,5 @@
 """Kernels of two libraries, timed where the model calls them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.artifacts import ImportReport
@@ -23,7 +21,7 @@ class Told:
         return self._times_s
 
 
-def test_libraries_take_turns_and_copies_of_each() -> None:
+def test_libraries_take_turns_and_copies_of_each():
     order: list[str] = []
     times_s = {
         "conv_prepacked": 1.0,
@@ -49,7 +47,7 @@ def rounds(**samples_s: list[float]) -> KernelSamples:
     return samples_s
 
 
-def test_what_is_lost_is_judged_round_by_round() -> None:
+def test_what_is_lost_is_judged_round_by_round():
     processes = [
         # The machine was half as fast in the second round, for both.
         {"selective": rounds(conv=[0.012, 0.024], relu=[0.001, 0.002]),
@@ -66,14 +64,14 @@ def test_what_is_lost_is_judged_round_by_round() -> None:
     assert gained.lost_ms == pytest.approx(-2.0)
 
 
-def test_kernels_of_equal_structure_are_one_task() -> None:
+def test_kernels_of_equal_structure_are_one_task():
     process = {name: rounds(conv=[0.001], conv1=[0.002]) for name in ("selective", "full")}
     (pair,) = kernel_pairs([process], {"conv1": "conv"}, {"conv": 3})
     assert pair.selective_ms == pytest.approx(1.0)
 
 
 @pytest.mark.slow
-def test_a_library_tells_what_its_kernels_take() -> None:
+def test_a_library_tells_what_its_kernels_take():
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
     feeds = random_inputs(inputs, 0)
     target = target_from_json(tuned_tiny.fingerprint().target)

@@ -1,7 +1,5 @@
 """The rows of kernels, from what each library's kernels take where the model calls them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport, Prediction, ShareReport, TuneReport
@@ -33,7 +31,7 @@ def result(in_place: dict[str, int], set_aside: list[str], **sharing: object) ->
 
 
 @pytest.mark.slow
-def test_what_is_computed_in_place_has_no_latency() -> None:
+def test_what_is_computed_in_place_has_no_latency():
     pool = next(task.info for task in tuned_tiny.tasks() if "pool" in task.info.name)
     rows = kernel_rows(result({pool.name: pool.weight}, [pool.name]), {}, None)
     row = next(row for row in rows if row.task == pool.name)
@@ -44,7 +42,7 @@ def test_what_is_computed_in_place_has_no_latency() -> None:
 
 
 @pytest.mark.slow
-def test_a_latency_is_that_of_all_calls_over_their_number() -> None:
+def test_a_latency_is_that_of_all_calls_over_their_number():
     aside = tuned_tiny.selection().set_aside
     of_step = result({}, aside, prediction=Prediction(predictor=None, points=1))
     calls = of_step.calls

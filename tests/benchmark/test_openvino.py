@@ -1,7 +1,5 @@
 """OpenVINO as an optional peer: where it is installed, and where it fails."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +38,7 @@ def model_of(operator: str, directory: Path) -> Path:
 
 
 @pytest.fixture
-def two_inputs() -> dict[str, np.ndarray]:
+def two_inputs():
     return {
         "first": np.full((2, 3), 2.0, np.float32),
         "second": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -78,16 +76,14 @@ class FakeCore:
 
 
 @pytest.fixture
-def faked(monkeypatch: pytest.MonkeyPatch) -> None:
+def faked(monkeypatch):
     """OpenVINO, faked at its own border, where it is not installed."""
     fake = SimpleNamespace(Core=FakeCore, Tensor=lambda array: array)
     monkeypatch.setitem(sys.modules, OPENVINO, fake)
 
 
 @pytest.mark.usefixtures("faked")
-def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(
-    tmp_path: Path, two_inputs: dict[str, np.ndarray]
-) -> None:
+def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(tmp_path, two_inputs):
     session = OpenvinoSession(model_of("Sub", tmp_path), 2, two_inputs)
     assert FakeCore.options["PERFORMANCE_HINT"] == "LATENCY"
     assert FakeCore.options["INFERENCE_PRECISION_HINT"] == "f32"
@@ -97,8 +93,8 @@ def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(
 
 @pytest.mark.usefixtures("faked")
 def test_a_model_that_it_cannot_read_is_refused_by_what_is_missing(
-    tmp_path: Path, two_inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, two_inputs, monkeypatch
+):
     report = "Exception from a.cpp:84:\nCheck 'false' failed at b.cpp:1:\n\nSummary:\n"
     monkeypatch.setattr(FakeCore, "refusal", f"{report}-- Conversion is failed for: Conv-16\n")
     with pytest.raises(InputError, match=r"OpenVINO cannot run .*: Conversion is failed for: Conv"):
@@ -106,17 +102,13 @@ def test_a_model_that_it_cannot_read_is_refused_by_what_is_missing(
 
 
 @installed
-def test_openvino_itself_computes_what_the_model_says(
-    tmp_path: Path, two_inputs: dict[str, np.ndarray]
-) -> None:
+def test_openvino_itself_computes_what_the_model_says(tmp_path, two_inputs):
     session = OpenvinoSession(model_of("Sub", tmp_path), 1, two_inputs)
     np.testing.assert_array_equal(session.outputs()[0], two_inputs["second"] - 2)
 
 
 @installed
-def test_openvino_itself_names_the_operator_that_it_lacks(
-    tmp_path: Path, two_inputs: dict[str, np.ndarray]
-) -> None:
+def test_openvino_itself_names_the_operator_that_it_lacks(tmp_path, two_inputs):
     with pytest.raises(InputError, match="NoSuchOperator"):
         OpenvinoSession(model_of("NoSuchOperator", tmp_path), 1, two_inputs)
 
@@ -149,7 +141,7 @@ def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
 
 
 @pytest.mark.slow
-def test_the_peer_takes_its_turns_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_takes_its_turns_beside_the_others(monkeypatch):
     variants = variants_beside(Running, monkeypatch)
     assert len(variants.runs[OPENVINO]) == variants.options.copies
     assert variants.peers == {OPENVINO: "2026.4.1"}
@@ -157,9 +149,7 @@ def test_the_peer_takes_its_turns_beside_the_others(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(monkeypatch):
     variants = variants_beside(Refusing, monkeypatch)
     assert OPENVINO not in variants.runs
     assert variants.peers == {}
@@ -168,7 +158,7 @@ def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(
     assert ratio_if_measured(samples, OPENVINO, "tuned") is None
 
 
-def test_openvino_is_no_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_is_no_dependency(monkeypatch):
     def missing(_: str) -> str:
         raise openvino_peer.PackageNotFoundError
 

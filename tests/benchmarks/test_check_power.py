@@ -1,10 +1,7 @@
 """The benchmark of the check, on a tiny model: a fault of each kind is refused."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +14,13 @@ from tests.tiny_models import tiny_convolutional_model
 
 
 @pytest.fixture(scope="module")
-def tiny() -> check_power.Subject:
+def tiny():
     target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
     return check_power.subject(tiny_convolutional_model(), target)
 
 
 @pytest.mark.slow
-def test_one_fault_of_each_kind_is_refused(tiny: check_power.Subject) -> None:
+def test_one_fault_of_each_kind_is_refused(tiny):
     calls = [noted(tiny.made.found, tiny.inputs(draw)) for draw in (0, 1)]
     faults = seeded_faults(*calls, np.random.default_rng(1))
     mutated = Mutated(tiny.made.found)
@@ -37,27 +34,27 @@ def test_one_fault_of_each_kind_is_refused(tiny: check_power.Subject) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_attributes_are_refused(tiny: check_power.Subject) -> None:
+def test_wrong_attributes_are_refused(tiny):
     assert len(wrong_attributes(tiny.made.simplified)) >= 4
     found = check_power.attribute_outcomes(tiny, 4, np.random.default_rng(0))
     assert found == Counter({"refused": 4})
 
 
 @pytest.mark.slow
-def test_the_right_library_is_not_refused_after_a_fault(tiny: check_power.Subject) -> None:
+def test_the_right_library_is_not_refused_after_a_fault(tiny):
     assert tiny.used(tiny.made.found)[0] <= 1
     mutated = Mutated(tiny.made.found)
     assert tiny.used(mutated)[0] <= 1
 
 
 @pytest.mark.slow
-def test_a_fault_that_writes_the_same_has_no_effect(tiny: check_power.Subject) -> None:
+def test_a_fault_that_writes_the_same_has_no_effect(tiny):
     kernel, call, _ = noted(tiny.made.found, tiny.inputs(0))[0]
     fault = Fault("none", kernel, call, -1, lambda array: None)
     assert check_power.outcome(tiny, Mutated(tiny.made.found), fault) == "no effect"
 
 
-def test_results_are_kept_and_told(tmp_path: Path) -> None:
+def test_results_are_kept_and_told(tmp_path):
     path = tmp_path / "check_power.json"
     results = check_power.Results(path, again=False)
     results.content["models"]["a"] = {

@@ -1,7 +1,5 @@
 """Malformed models through the check: a sample of each kind, in forks of a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -32,7 +30,7 @@ SAMPLE = [
 
 
 @pytest.mark.slow
-def test_a_sample_ends_with_a_sentence_and_a_documented_code() -> None:
+def test_a_sample_ends_with_a_sentence_and_a_documented_code():
     command = [sys.executable, "-m", "benchmarks.malformed_models", "--warm", "--case", *SAMPLE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -42,7 +40,7 @@ def test_a_sample_ends_with_a_sentence_and_a_documented_code() -> None:
     )
 
 
-def test_every_malformed_model_has_a_name_of_its_own() -> None:
+def test_every_malformed_model_has_a_name_of_its_own():
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) >= 60
     assert set(SAMPLE) <= set(names)
@@ -61,6 +59,6 @@ def test_every_malformed_model_has_a_name_of_its_own() -> None:
         (2, '{"ok": true, "reason": null}', "", "ended with 2, but says ok: True"),
     ],
 )
-def test_an_ending_is_judged(code: int, output: str, errors: str, fault: str) -> None:
+def test_an_ending_is_judged(code, output, errors, fault):
     case = Case("any", lambda folder: folder)
     assert judged(case, code, output, errors).fault == fault

@@ -1,7 +1,5 @@
 """The table of mechanisms: each can be switched off, also in child processes, and has its line."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -20,14 +18,14 @@ SOURCES = "\n".join(
 
 
 @pytest.mark.parametrize("off", mechanisms.OFF, ids=lambda off: off.name)
-def test_what_is_switched_off_is_there(off: mechanisms.Off) -> None:
+def test_what_is_switched_off_is_there(off):
     sections(off.options, "selective", 1, None, 0)
     assert off.first in mechanisms.STEPS
     for name in off.switches:
         assert name in STEPS or f'is_on("{name}")' in SOURCES
 
 
-def test_a_child_process_has_the_mechanism_off() -> None:
+def test_a_child_process_has_the_mechanism_off():
     statement = (
         "from fewtune.util.switches import is_on; "
         "assert not is_on('prefetching') and is_on('correction')"
@@ -36,7 +34,7 @@ def test_a_child_process_has_the_mechanism_off() -> None:
     subprocess.run([sys.executable, "-c", statement], check=True, env=environment)
 
 
-def test_a_line_holds_the_means_over_models_and_seeds() -> None:
+def test_a_line_holds_the_means_over_models_and_seeds():
     row = {"off": "finals", "seed": 0, "latency_ms": 3.0, "tuning_s": 20.0}
     row |= {"latency_ratio_p10": 1.0, "latency_ratio_p90": 1.2, "time_ratio": 0.5}
     rows = [

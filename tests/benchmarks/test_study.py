@@ -1,9 +1,6 @@
 """The study: rows out of complete tasks and seeds, what a kill leaves."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +30,7 @@ def block(task: str, seed: int, **over: float) -> dict[str, Any]:
 BLOCKS = [block("a", 1, genetic=1.1, grid=3.0), block("b", 1, genetic=1.2, grid=2.0)]
 
 
-def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
+def test_a_row_has_ranks_and_what_was_found_at_equal_seconds():
     rows = {(row["name"], row["judge"]): row for row in strategy_rows.rows(BLOCKS)}
     assert len(rows) == len(KEYS)
     genetic, grid = rows["genetic", "none"], rows["grid", "none"]
@@ -47,7 +44,7 @@ def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
     assert (genetic["tasks"], genetic["seeds"], genetic["blocks"]) == (2, 1, 2)
 
 
-def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) -> None:
+def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path):
     from types import SimpleNamespace
 
     task: Any = SimpleNamespace(info=SimpleNamespace(workload="w"))
@@ -67,7 +64,7 @@ def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) 
     assert run.best_s == []
 
 
-def test_seeds_of_a_task_are_no_further_tasks() -> None:
+def test_seeds_of_a_task_are_no_further_tasks():
     again = [*BLOCKS, block("a", 2, genetic=1.1, grid=3.0), block("b", 2, genetic=1.2, grid=2.0)]
     once, twice = (strategy_rows.beside(found, "grid, none") for found in (BLOCKS, again))
     assert once == twice

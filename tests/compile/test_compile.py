@@ -1,9 +1,5 @@
 """Compilation applies the tuning log, schedules the rest by default, and verifies the library."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -22,7 +18,7 @@ from tests import tuned_tiny
 pytestmark = pytest.mark.slow
 
 
-def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
+def test_every_kernel_has_a_schedule_and_the_counts_add_up():
     directory = tuned_tiny.compiled()
     report, every = CompileReport.read(directory), kernels(tuned_tiny.lowered())
     assert report.scheduled_from_log == 1
@@ -31,7 +27,7 @@ def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
     assert 0 < report.max_relative_error <= 1e-4
 
 
-def test_the_exported_library_computes_what_onnxruntime_does() -> None:
+def test_the_exported_library_computes_what_onnxruntime_does():
     directory = tuned_tiny.compiled()
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
     feeds = random_inputs(inputs, 7)
@@ -44,7 +40,7 @@ def test_the_exported_library_computes_what_onnxruntime_does() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_a_log_schedules_the_kernels_that_it_knows() -> None:
+def test_a_log_schedules_the_kernels_that_it_knows():
     lowered, database = tuned_tiny.lowered(), read_database(tuned_tiny.tuned())
     schedules = KernelSchedules(lowered, tuned_tiny.tasks(), database, tuned_tiny.target())
     tuned = {name for name, level in schedules.levels.items() if level == Level.LOG}
@@ -56,7 +52,7 @@ def test_a_log_schedules_the_kernels_that_it_knows() -> None:
     assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in tuned)
 
 
-def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
+def test_a_library_beyond_the_bound_is_not_written(tmp_path):
     with (
         pytest.raises(
             VerificationError,
@@ -68,7 +64,7 @@ def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_native_code_crashed_on_is_left_out_and_named(tmp_path: Path) -> None:
+def test_what_native_code_crashed_on_is_left_out_and_named(tmp_path):
     crashed = {"prefetched weights": "died", "tuned_schedules": "died", "default_schedules": "died"}
     report = tuned_tiny.compiled_into(tmp_path, CompileOptions(), crashed)
     assert report.scheduled_from_log == report.scheduled_by_default == 0

@@ -1,9 +1,6 @@
 """Concatenations are left out, their parts computed in place, and outputs stay onnxruntime's."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,7 +113,7 @@ def used(module: tvm.IRModule, name: str) -> int:
     return sum(getattr(getattr(v, "op", None), "name_hint", None) == name for v in values)
 
 
-def test_a_kernel_of_parts_of_another_rank_concatenates_nothing() -> None:
+def test_a_kernel_of_parts_of_another_rank_concatenates_nothing():
     parts = [te.placeholder((2, 3), "float32", name) for name in ("first", "second")]
     whole = te.compute((2, 3, 4), lambda i, j, _: parts[0][i, j] + parts[1][i, j])
     function = te.create_prim_func([*parts, whole])
@@ -178,13 +175,11 @@ def one_tensor_twice() -> Network:
         (one_tensor_twice(), ["y"], 0),
     ],
 )
-def test_parts_are_computed_in_their_whole(
-    network: Network, outputs: list[str], left_out: int
-) -> None:
+def test_parts_are_computed_in_their_whole(network, outputs, left_out):
     assert checked(network.model(*outputs)).total() == left_out
 
 
-def test_an_input_of_the_model_stays_where_it_is() -> None:
+def test_an_input_of_the_model_stays_where_it_is():
     generator = np.random.default_rng(0)
     weights = {
         "first": random_weight(generator, 16, 16),
@@ -198,7 +193,7 @@ def test_an_input_of_the_model_stays_where_it_is() -> None:
     assert checked(make_model(nodes, {"x": [4, 16]}, {"y": None}, weights)).total() == 0
 
 
-def test_concatenations_are_recognised_by_what_they_compute() -> None:
+def test_concatenations_are_recognised_by_what_they_compute():
     lowered = lowered_of(ended(two_parts()).model("y"))
     (name,) = concatenations(lowered)
     assert concatenations(lowered) == {name: 3}
@@ -210,9 +205,7 @@ def test_concatenations_are_recognised_by_what_they_compute() -> None:
 
 
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
-def test_a_compilation_reports_what_it_leaves_out(
-    tmp_path: Path, in_place: str, left_out: int
-) -> None:
+def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
     imported(ended(two_parts()).model("y"), tmp_path)
     target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
     lowered = read_lowered(tmp_path / "import")

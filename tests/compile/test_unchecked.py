@@ -1,9 +1,5 @@
 """Schedules that were only predicted are checked before a library is made of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fewtune.artifacts import LogInfo
@@ -32,7 +28,7 @@ class _Given(KernelSchedules):
 
 
 @pytest.fixture
-def schedules() -> _Given:
+def schedules():
     database = read_database(tuned_tiny.tuned())
     return _Given(tuned_tiny.lowered(), tuned_tiny.tasks(), database, tuned_tiny.target())
 
@@ -41,13 +37,13 @@ def left_out(schedules: KernelSchedules) -> dict[str, str]:
     return leave_out_wrong(schedules, tuned_tiny.tasks(), tuned_tiny.target())
 
 
-def test_right_schedules_stay(schedules: _Given) -> None:
+def test_right_schedules_stay(schedules):
     before = dict(schedules.levels)
     assert left_out(schedules) == {}
     assert schedules.levels == before
 
 
-def test_a_wrong_one_is_named_and_gets_the_default(schedules: _Given) -> None:
+def test_a_wrong_one_is_named_and_gets_the_default(schedules):
     (name,) = (name for name, level in schedules.levels.items() if level == Level.LOG)
     schedules.wrong = frozenset({name})
     reasons = left_out(schedules)
@@ -57,7 +53,7 @@ def test_a_wrong_one_is_named_and_gets_the_default(schedules: _Given) -> None:
     assert schedules.levels[name] == Level.DEFAULT
 
 
-def test_only_predicted_logs_of_this_machine_need_it(tmp_path: Path) -> None:
+def test_only_predicted_logs_of_this_machine_need_it(tmp_path):
     info = LogInfo.read(tuned_tiny.tuned())
     assert not needs_check(tuned_tiny.tuned(), tuned_tiny.target())
     info.model_copy(update={"predicted": True}).write(tmp_path)

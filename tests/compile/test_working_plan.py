@@ -1,10 +1,7 @@
 """Plans that raise or compute wrong results: what is left out, and what is named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,13 +43,13 @@ def search(
     return found, plans, len(built)
 
 
-def test_what_is_right_is_built_once() -> None:
+def test_what_is_right_is_built_once():
     found, plans, builds = search()
     assert (builds, plans.left_out, plans.replaced, found.error) == (1, [], [], 0.5)
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
+def test_a_rewrite_that_raises_is_left_out_and_named(rewrite):
     found, plans, _ = search(raises=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
     assert [(each.what, each.reason) for each in plans.left_out] == [
@@ -62,21 +59,21 @@ def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_a_rewrite_that_makes_outputs_wrong_is_left_out_and_named(rewrite: str) -> None:
+def test_a_rewrite_that_makes_outputs_wrong_is_left_out_and_named(rewrite):
     found, plans, _ = search(wrong=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
     assert [(each.what, each.reason) for each in plans.left_out] == [(rewrite, "wrong output")]
     assert found.error == 0.5
 
 
-def test_all_rewrites_may_have_to_go() -> None:
+def test_all_rewrites_may_have_to_go():
     found, plans, _ = search(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
     assert found.plan.rewrites == frozenset()
     assert {each.what for each in plans.left_out} == {IN_PLACE, PREFETCH, FOLD}
 
 
 @pytest.mark.parametrize("wrong", [(3,), (0, 39), (7, 8, 25)])
-def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...]) -> None:
+def test_wrong_kernels_get_default_schedules_and_are_named(wrong):
     names = [NAMES[place] for place in wrong]
     found, plans, builds = search(
         wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names)
@@ -89,14 +86,14 @@ def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...
     assert builds <= 10 + 2 * 6 * len(names)
 
 
-def test_a_kernel_whose_default_schedule_is_wrong_too_stays_unscheduled() -> None:
+def test_a_kernel_whose_default_schedule_is_wrong_too_stays_unscheduled():
     name = NAMES[11]
     found, plans, _ = search(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
     assert found.plan.levels[name] == Level.UNSCHEDULED
     assert sum(level != Level.LOG for level in found.plan.levels.values()) == 1
 
 
-def test_a_kernel_that_does_not_compile_gets_its_default_schedule() -> None:
+def test_a_kernel_that_does_not_compile_gets_its_default_schedule():
     found, plans, _ = search(broken=(NAMES[4],))
     (lost,) = plans.replaced
     assert (lost.kernel, lost.reason) == (NAMES[4], "IndexError: it does not build")
@@ -104,13 +101,13 @@ def test_a_kernel_that_does_not_compile_gets_its_default_schedule() -> None:
     assert found.plan.rewrites == frozenset(REWRITES)
 
 
-def test_what_is_wrong_without_any_schedule_is_left_to_the_caller() -> None:
+def test_what_is_wrong_without_any_schedule_is_left_to_the_caller():
     found, plans, _ = search(wrong=lambda _: True)
     assert found.error == 2.0
     assert plans.replaced == []
 
 
-def test_what_is_wrong_only_together_is_named_together() -> None:
+def test_what_is_wrong_only_together_is_named_together():
     pair = {NAMES[1], NAMES[6]}
     assert find_by_halves(NAMES[:8], lambda some: pair <= set(some)) == NAMES[:8]
 
@@ -142,7 +139,7 @@ def _model() -> tvm.IRModule:
 
 
 @pytest.mark.slow
-def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Path) -> None:
+def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path):
     lowered, target = _model(), tuned_tiny.target()
     write_database(tmp_path, {}, {}, target)
     schedules = KernelSchedules(lowered, [], read_database(tmp_path), target)

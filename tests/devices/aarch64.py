@@ -5,8 +5,6 @@ means nothing; that outputs are right does. A network in eight bits is compiled 
 both kinds of dot products, and run there too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

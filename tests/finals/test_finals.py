@@ -1,7 +1,5 @@
 """Finals in the model: which schedules take part, which is chosen, and that they are held."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -43,7 +41,7 @@ def state_of(*times_s: float) -> TaskState:
     return state
 
 
-def test_all_contenders_take_turns_in_an_order_by_lot() -> None:
+def test_all_contenders_take_turns_in_an_order_by_lot():
     counts = {"one": 1, "three": 3, "four": 4}
     runs = list(model_runner.picks(counts, 24, seed=1))
     assert runs == list(model_runner.picks(counts, 24, seed=1))
@@ -55,7 +53,7 @@ def test_all_contenders_take_turns_in_an_order_by_lot() -> None:
     assert len({(run["three"], run["four"]) for run in runs}) > 8
 
 
-def test_the_chosen_one_is_faster_in_every_process() -> None:
+def test_the_chosen_one_is_faster_in_every_process():
     first, second = [[4.0, 4.2, 4.1], [3.0], [3.5]], [[4.0], [4.5], [3.6]]
     # The second is the fastest by far in one process only.
     final = Final.of(["a", "b", "c"], [first, second])
@@ -66,12 +64,12 @@ def test_the_chosen_one_is_faster_in_every_process() -> None:
     assert Final(**json.loads(json.dumps(final._asdict()))) == final
 
 
-def test_where_nobody_is_faster_everywhere_the_first_stays() -> None:
+def test_where_nobody_is_faster_everywhere_the_first_stays():
     final = Final.of(["a", "b"], [[[2.0], [1.0]], [[2.0], [2.1]]])
     assert final.chosen == 0
 
 
-def test_one_process_decides_alone_and_says_no_gain() -> None:
+def test_one_process_decides_alone_and_says_no_gain():
     final = Final.of(["a", "b"], [[[2.0], [1.0]]])
     assert (final.chosen, final.gain_s) == (1, 0.0)
 
@@ -79,17 +77,17 @@ def test_one_process_decides_alone_and_says_no_gain() -> None:
 @pytest.mark.parametrize(
     ("part", "names"), [(0.5, "0123"), (0.01, "0123"), (0.005, "01"), (0.001, "0")]
 )
-def test_heavy_tasks_send_more(part: float, names: str) -> None:
+def test_heavy_tasks_send_more(part, names):
     state = state_of(1.0, 1.05, 1.1, 1.15, 1.18)
     assert "".join(t.trace[0] for t in contenders_of(state.ranked(), part, most=4)) == names
 
 
-def test_a_schedule_far_behind_alone_does_not_take_part() -> None:
+def test_a_schedule_far_behind_alone_does_not_take_part():
     assert len(contenders_of(state_of(1.0, 1.1, 1.3).ranked(), 0.5, most=4)) == 2
     assert contenders_of([], 0.5, most=4) == []
 
 
-def test_what_was_chosen_in_the_model_is_what_tvm_takes() -> None:
+def test_what_was_chosen_in_the_model_is_what_tvm_takes():
     run = RunState([made_task("conv")], ["conv"])
     state = run.tasks["conv"]
     for each in (trial("fast", 1.0), trial("chosen", 1.1), trial("slow", 1.2)):
@@ -137,7 +135,7 @@ def share(directory: Path, journals: Path, model: Path) -> ShareReport:
     return tuned_tiny.share(directory, journals, OPTIONS, model, CONTESTED)
 
 
-def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
+def test_finals_are_held_and_decide_what_the_log_gives(tmp_path):
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
@@ -175,9 +173,7 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_what_workers_have_is_not_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_workers_have_is_not_compiled_again(tmp_path, monkeypatch):
     exported: list[str] = []
     linked: list[str | None] = []
     kept: list[str] = []
@@ -213,9 +209,7 @@ def test_what_workers_have_is_not_compiled_again(
     assert linked.count(None) > 0
 
 
-def test_without_a_working_model_the_fastest_alone_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_working_model_the_fastest_alone_is_taken(tmp_path, monkeypatch):
     model = model_directory(tmp_path / "model")
     skeleton = model / "skeleton.json"
     broken = json.loads(skeleton.read_text())
@@ -230,7 +224,7 @@ def test_without_a_working_model_the_fastest_alone_is_taken(
     assert all(line.best_ms is not None for line in report.tasks)
 
 
-def test_without_a_skeleton_no_finals_are_held(tmp_path: Path) -> None:
+def test_without_a_skeleton_no_finals_are_held(tmp_path):
     model = model_directory(tmp_path / "model")
     (model / "skeleton.json").unlink()
     report = share(tmp_path / "share", tmp_path / "journals", model)
@@ -249,7 +243,7 @@ def searched(weight: int, *times_s: float) -> TaskState:
     return state
 
 
-def test_little_to_contest_is_not_worth_it() -> None:
+def test_little_to_contest_is_not_worth_it():
     states = {"conv": searched(1, 1e-4, 1.1e-4), "other": searched(9, 1e-4)}
     assert holding().contenders(states) == {}
     states["other"].progress.weight = 2
@@ -259,7 +253,7 @@ def test_little_to_contest_is_not_worth_it() -> None:
     }
 
 
-def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
+def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested():
     taken, crashed = searched(1, 1e-4, 1.1e-4), searched(1, 1e-4, 1.1e-4)
     taken.taken = trial("taken", 0.9e-4)
     crashed.crashed = "SIGSEGV"
@@ -269,7 +263,7 @@ def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
     assert [t.trace for t in found["taken"]] == [["taken"]]
 
 
-def test_long_calls_are_not_contested() -> None:
+def test_long_calls_are_not_contested():
     states = {"conv": searched(90, 1e-4, 1.1e-4), "long": searched(1, 1e-2, 1.1e-2)}
     found = holding().contenders(states)
     assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 1}

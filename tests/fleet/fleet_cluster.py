@@ -1,7 +1,5 @@
 """A Dask scheduler and workers of this machine, as `fewtune worker` starts them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -102,7 +102,7 @@ def knew(machines: Machines) -> list[list[str] | None]:
     return [whole and [e["kind"] for e in whole["events"]] for _, _, whole in machines.asked]
 
 
-def test_a_session_is_told_everything_once_and_then_asked_for_batches(tmp_path: Path) -> None:
+def test_a_session_is_told_everything_once_and_then_asked_for_batches(tmp_path):
     first, second = [start("first"), batch("first")], [start("second"), batch("second")]
     machines = Machines(["one", "two"], Answer("batch", first), Answer("done", second))
     assert done(tmp_path, machines) == [*first, *second]
@@ -111,9 +111,7 @@ def test_a_session_is_told_everything_once_and_then_asked_for_batches(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["died", "fault"])
-def test_a_crash_is_laid_on_the_task_begun_last_and_what_came_before_is_kept(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_crash_is_laid_on_the_task_begun_last_and_what_came_before_is_kept(tmp_path, kind):
     first = [start("first"), batch("first"), start("second")]
     machines = Machines(["one"], Answer(kind, first, "SIGSEGV"))
     crash = {"kind": "crash", "task": "second", "signal": "SIGSEGV"}
@@ -123,7 +121,7 @@ def test_a_crash_is_laid_on_the_task_begun_last_and_what_came_before_is_kept(
         done(tmp_path, Machines(["one"], Answer(kind, [], "KeyError: 'device'")))
 
 
-def test_another_machine_goes_on_with_what_the_lost_one_had_measured(tmp_path: Path) -> None:
+def test_another_machine_goes_on_with_what_the_lost_one_had_measured(tmp_path):
     first = [start("first"), batch("first")]
     machines = Machines(["one", "two"], Answer("batch", first), Answer("lost", []))
     assert done(tmp_path, machines) == first
@@ -131,7 +129,7 @@ def test_another_machine_goes_on_with_what_the_lost_one_had_measured(tmp_path: P
     assert knew(machines) == [[], None, ["start", "batch"]]
 
 
-def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path: Path) -> None:
+def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path):
     first = [start("first"), batch("first")]
     machines = Machines(["one"], Answer("batch", first), Answer("lacks", []))
     done(tmp_path, machines)
@@ -139,7 +137,7 @@ def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path: Path)
     assert machines.asked[0][1] == machines.asked[1][1] != machines.asked[2][1]
 
 
-def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path: Path) -> None:
+def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path):
     first = [start("first"), batch("first")]
     with pytest.raises(MachineError, match="one: no room"):
         done(tmp_path, Machines(["one"], Answer("error", first, "no room", "MachineError")))
@@ -147,7 +145,7 @@ def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path: Path, count: int) -> None:
+def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path, count):
     job = TuneWork(list(TASKS), TuneOptions(), covered=0.5)
     work = Work(job, [made_task(name) for name in TASKS], fingerprint(), HEADER, tmp_path)
     parts = [cast(TuneWork, part.job) for part in parts_of(work, count)]

@@ -1,14 +1,11 @@
 """A fleet on loopback: two Dask workers tune a tiny network, and are killed meanwhile."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -37,7 +34,7 @@ _LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def at() -> Iterator[str]:
+def at():
     with cluster(2) as address:
         yield address
 
@@ -102,7 +99,7 @@ def when(journals: Path, batches: int, act: threading.Event | None = None) -> No
     until(held, _LIMIT_S)
 
 
-def test_two_machines_tune_a_network(at: str, tmp_path: Path) -> None:
+def test_two_machines_tune_a_network(at, tmp_path):
     own = fingerprint(at)
     assert device_of(own).runner is on_fleet
     assert device_of(own).can.locks_itself
@@ -111,7 +108,7 @@ def test_two_machines_tune_a_network(at: str, tmp_path: Path) -> None:
     check_whole(events)
 
 
-def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at: str, tmp_path: Path) -> None:
+def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
     own = fingerprint(at)
     journals = prepared(own, tmp_path / "journals")
     pids = sorted(worker_pids(at).values())
@@ -127,7 +124,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at: str, tmp_p
     check_whole(events)
 
 
-def test_a_killed_measuring_process_costs_one_candidate(at: str, tmp_path: Path) -> None:
+def test_a_killed_measuring_process_costs_one_candidate(at, tmp_path):
     own = fingerprint(at)
     journals = prepared(own, tmp_path / "journals")
     killed = []
@@ -160,7 +157,7 @@ t.tune_all(Fingerprint.model_validate_json((folder / "own").read_text()), folder
 """
 
 
-def test_a_killed_client_goes_on_where_it_was(at: str, tmp_path: Path) -> None:
+def test_a_killed_client_goes_on_where_it_was(at, tmp_path):
     own = fingerprint(at)
     journals = prepared(own, tmp_path / "journals")
     tuned_tiny.convolutions()
@@ -176,7 +173,7 @@ def test_a_killed_client_goes_on_where_it_was(at: str, tmp_path: Path) -> None:
     check_whole(events)
 
 
-def test_sharing_runs_on_one_machine(at: str, tmp_path: Path) -> None:
+def test_sharing_runs_on_one_machine(at, tmp_path):
     own = fingerprint(at)
     selection: Selection = tuned_tiny.selection()
     from fewtune.tuning.tune import tune
@@ -201,7 +198,7 @@ def test_sharing_runs_on_one_machine(at: str, tmp_path: Path) -> None:
     assert (tmp_path / "share" / "log.json").is_file()
 
 
-def test_a_machine_of_another_class_is_named_and_left_out(at: str) -> None:
+def test_a_machine_of_another_class_is_named_and_left_out(at):
     own, said = class_of(fingerprint(at)), []
     with Cluster(at, FingerprintOptions(device=at), said.append) as fleet:
         assert len(fleet.machines(own)) == 2
@@ -214,7 +211,7 @@ def test_a_machine_of_another_class_is_named_and_left_out(at: str) -> None:
         assert len(said) == 2
 
 
-def test_an_address_where_nobody_is_is_told() -> None:
+def test_an_address_where_nobody_is_is_told():
     with pytest.raises(MachineError, match="no Dask scheduler answers at tcp://127.0.0.1:1 "):
         fingerprint("tcp://127.0.0.1:1")
     with pytest.raises(InputError, match="local:2"):

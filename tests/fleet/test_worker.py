@@ -1,11 +1,8 @@
 """The sessions below a Dask worker: they answer, die, hang, and wait for their device."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def lock_folder(tmp_path_factory):
     """Locks of this test only; the sessions of this process end with it."""
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +49,7 @@ def whole() -> dict[str, Any]:
     return {"job": job_json, "folders": {}, "events": []}
 
 
-def test_a_session_answers_batch_by_batch_and_ends() -> None:
+def test_a_session_answers_batch_by_batch_and_ends():
     answer = carry_out("one", whole())
     assert (answer.kind, answer.text) == ("batch", "")
     assert [event["kind"] for event in answer.events] == ["start", "default", "phases"]
@@ -66,7 +63,7 @@ def test_a_session_answers_batch_by_batch_and_ends() -> None:
     assert carry_out("one", None) == Answer("lacks", [])
 
 
-def test_a_session_that_dies_says_of_what() -> None:
+def test_a_session_that_dies_says_of_what():
     carry_out("dies", whole())
     os.kill(sessions["dies"].process.pid, signal.SIGKILL)
     answer = carry_out("dies", None)
@@ -75,21 +72,21 @@ def test_a_session_that_dies_says_of_what() -> None:
     assert "dies" not in sessions
 
 
-def test_a_session_that_hangs_is_killed() -> None:
+def test_a_session_that_hangs_is_killed():
     answer = carry_out("hangs", whole(), silence_s=0.0)
     assert answer.kind == "died"
     assert "no answer" in answer.text
     assert "hangs" not in sessions
 
 
-def test_the_oldest_session_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_session_makes_room(monkeypatch):
     monkeypatch.setattr(worker, "_MOST_SESSIONS", 1)
     for key in ("older", "newer"):
         assert carry_out(key, whole()).kind == "batch"
     assert list(sessions) == ["newer"]
 
 
-def test_two_workers_of_a_host_take_turns() -> None:
+def test_two_workers_of_a_host_take_turns():
     answers: list[Answer] = []
     asking = threading.Thread(target=lambda: answers.append(carry_out("turns", whole())))
     with device_lock("cpu", "another worker of this host"):
@@ -100,7 +97,7 @@ def test_two_workers_of_a_host_take_turns() -> None:
     assert answers[0].kind == "batch"
 
 
-def test_a_worker_has_one_device_and_loads_tvm_when_it_starts() -> None:
+def test_a_worker_has_one_device_and_loads_tvm_when_it_starts():
     arguments = command("tcp://host:8786", ["--name", "left"])
     assert arguments[arguments.index("--resources") + 1] == "device=1"
     assert arguments[-2:] == ["--name", "left"]

@@ -1,7 +1,5 @@
 """The device lock, held by real second processes."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import multiprocessing
@@ -13,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,7 +33,7 @@ with device_lock("test", sys.argv[1], poll_s=0.02):
 
 
 @pytest.fixture(autouse=True)
-def own_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_lock_folder(tmp_path, monkeypatch):
     """Keep the tests off the machine's real locks."""
     monkeypatch.setenv("FEWTUNE_LOCK_FOLDER", str(tmp_path))
 
@@ -55,7 +53,7 @@ def wait_until_held(process: subprocess.Popen) -> None:
     assert process.stdout.readline() == "held\n"
 
 
-def test_a_free_device_is_taken_in_silence() -> None:
+def test_a_free_device_is_taken_in_silence():
     said: list[str] = []
     with device_lock.device_lock(DEVICE, "tune a (full)", said.append):
         note = json.loads(device_lock.lock_path(DEVICE).read_text())
@@ -64,7 +62,7 @@ def test_a_free_device_is_taken_in_silence() -> None:
     assert note["purpose"] == "tune a (full)"
 
 
-def test_a_second_run_waits_and_says_once_for_what() -> None:
+def test_a_second_run_waits_and_says_once_for_what():
     said: list[str] = []
     with another_process("tune tiny (selective)", 0.5) as holder:
         wait_until_held(holder)
@@ -76,7 +74,7 @@ def test_a_second_run_waits_and_says_once_for_what() -> None:
     assert f"tune tiny (selective) (process {holder.pid}, since 20" in said[0]
 
 
-def test_another_device_is_not_waited_for() -> None:
+def test_another_device_is_not_waited_for():
     said: list[str] = []
     with another_process("tune tiny", 30) as holder:
         wait_until_held(holder)
@@ -85,7 +83,7 @@ def test_another_device_is_not_waited_for() -> None:
     assert said == []
 
 
-def test_a_killed_holder_lets_go() -> None:
+def test_a_killed_holder_lets_go():
     with another_process("tune tiny", 30) as holder:
         wait_until_held(holder)
         holder.send_signal(signal.SIGKILL)
@@ -93,14 +91,14 @@ def test_a_killed_holder_lets_go() -> None:
             assert holder.wait(timeout=5) == -signal.SIGKILL
 
 
-def test_an_error_lets_go() -> None:
+def test_an_error_lets_go():
     with pytest.raises(ZeroDivisionError), device_lock.device_lock(DEVICE, "tune"):
         raise ZeroDivisionError
     with another_process("benchmark", 0) as second:
         wait_until_held(second)
 
 
-def test_a_forked_child_does_not_keep_the_lock() -> None:
+def test_a_forked_child_does_not_keep_the_lock():
     with device_lock.device_lock(DEVICE, "tune"):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
         child.start()
@@ -113,7 +111,7 @@ def test_a_forked_child_does_not_keep_the_lock() -> None:
         child.join()
 
 
-def test_a_note_half_written_is_no_reason_to_fail() -> None:
+def test_a_note_half_written_is_no_reason_to_fail():
     said: list[str] = []
     with another_process("tune tiny", 0.5) as holder:
         wait_until_held(holder)
@@ -125,9 +123,7 @@ def test_a_note_half_written_is_no_reason_to_fail() -> None:
     ]
 
 
-def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(capsys):
     with pytest.raises(SystemExit) as ended, alone("engine"):
         assert "benchmark engine" in device_lock.lock_path("cpu").read_text()
         raise MachineError("no C\n compiler")
@@ -136,9 +132,7 @@ def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(
 
 
 @pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
-def test_another_name_of_a_file_is_not_written(
-    tmp_path: Path, make: Callable[[Path, Path], None]
-) -> None:
+def test_another_name_of_a_file_is_not_written(tmp_path, make):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     make(device_lock.lock_path(DEVICE), victim)
@@ -149,14 +143,14 @@ def test_another_name_of_a_file_is_not_written(
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_refused_in_a_line(make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_refused_in_a_line(make):
     make(device_lock.lock_path(DEVICE))
     refused = pytest.raises(MachineError, match="cannot be used as a lock")
     with refused, device_lock.device_lock(DEVICE, "tune"):
         pass
 
 
-def test_a_lock_that_was_tidied_away_is_made_anew() -> None:
+def test_a_lock_that_was_tidied_away_is_made_anew():
     with another_process("tune tiny", 0.5) as holder:
         wait_until_held(holder)
 
@@ -169,7 +163,7 @@ def test_a_lock_that_was_tidied_away_is_made_anew() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_users_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_exclude_each_other(monkeypatch):
     # pytest's own folders are closed to others.
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o1777)

@@ -1,7 +1,5 @@
 """The kernels that measure the machine: what they compute, and what code they become."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -21,7 +19,7 @@ from fewtune.runtime.tvm import build, compiled, tvm
 from tests import tuned_tiny
 
 
-def test_multiply_adds_are_computed() -> None:
+def test_multiply_adds_are_computed():
     kernel = MultiplyAdd(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     # x -> x / 2 + 1 tends to 2, wherever it begins.
     np.testing.assert_array_equal(kernel.run(), 2.0)
@@ -37,7 +35,7 @@ def test_multiply_adds_are_computed() -> None:
         (dot_products.AVX_VNNI, "alderlake", "vpdpbusd"),
     ],
 )
-def test_accumulators_stay_in_registers(form: str | None, cpu: str, instruction: str) -> None:
+def test_accumulators_stay_in_registers(form, cpu, instruction):
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 2})
     traits = CpuTraits.of(target)
     count = traits.registers - 2
@@ -50,7 +48,7 @@ def test_accumulators_stay_in_registers(form: str | None, cpu: str, instruction:
     assert not re.search(r"\(%r", loop)
 
 
-def test_products_of_bytes_are_summed() -> None:
+def test_products_of_bytes_are_summed():
     kernel = MultiplyAdd.of_bytes(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     if kernel is None:
         pytest.skip("this CPU has no instruction for products of bytes")
@@ -61,13 +59,13 @@ def test_products_of_bytes_are_summed() -> None:
     assert sums[0, width] - sums[0, 0] == 0x01010101
 
 
-def test_least_time_counts_bytes_apart() -> None:
+def test_least_time_counts_bytes_apart():
     peak = Peak(gflops=100.0, memory_gb_s=10.0, byte_gops=400.0)
     assert peak.least_ms(1e8 + 4e8, 4e8) == pytest.approx(2.0)
     assert Peak(100.0, 10.0).least_ms(2e8, 1e8) == pytest.approx(2.0)
 
 
-def test_the_triad_reads_two_buffers_and_writes_the_third() -> None:
+def test_the_triad_reads_two_buffers_and_writes_the_third():
     built = build(triad_kernel(2, 8, 5), tuned_tiny.target())
     first, second, written = (
         tvm.runtime.tensor(np.full((2, 40), value, "float32")) for value in (1.0, 2.0, 0.0)
@@ -76,17 +74,17 @@ def test_the_triad_reads_two_buffers_and_writes_the_third() -> None:
     np.testing.assert_array_equal(written.numpy(), 7.0)
 
 
-def test_the_larger_of_two_measurements_counts() -> None:
+def test_the_larger_of_two_measurements_counts():
     assert Peak(200.0, 20.0).larger(Peak(230.0, 10.0)) == Peak(230.0, 20.0)
 
 
-def test_a_device_of_its_own_has_no_meter() -> None:
+def test_a_device_of_its_own_has_no_meter():
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     assert peak_meter(cuda, 2) is None
 
 
 @pytest.mark.slow
-def test_a_machine_is_measured() -> None:
+def test_a_machine_is_measured():
     meter = peak_meter(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     assert meter is not None
     found = meter.measure()
@@ -95,7 +93,7 @@ def test_a_machine_is_measured() -> None:
 
 
 @pytest.mark.slow
-def test_products_of_bytes_are_measured_where_they_count() -> None:
+def test_products_of_bytes_are_measured_where_they_count():
     threads = tuned_tiny.fingerprint().threads
     meter = peak_meter(tuned_tiny.target(), threads, with_bytes=False)
     assert meter is not None

@@ -1,9 +1,6 @@
 """What the host keeps from the cores: read, carried through a journal, and told."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,7 @@ from tests.made import results as made
 
 
 @pytest.fixture
-def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stat(tmp_path, monkeypatch):
     """A stand-in for /proc/stat, on a machine of which two of three cores are usable."""
     path = tmp_path / "stat"
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
@@ -22,7 +19,7 @@ def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_it_is_the_mean_of_the_usable_cores(stat: Path) -> None:
+def test_it_is_the_mean_of_the_usable_cores(stat):
     stat.write_text(
         "cpu  9 9 9 9 9 9 9 99999 0 0\n"
         "cpu0 1 2 3 4 5 6 7 200 0 0\n"
@@ -34,13 +31,13 @@ def test_it_is_the_mean_of_the_usable_cores(stat: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3 4\n", "cpu1 1 2 3 4 5 6 7 8 0 0\n"])
-def test_a_system_that_does_not_tell_keeps_nothing(stat: Path, text: str | None) -> None:
+def test_a_system_that_does_not_tell_keeps_nothing(stat, text):
     if text is not None:
         stat.write_text(text)
     assert steal_time.stolen_s(stat) == 0.0
 
 
-def test_its_part_of_the_time(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_part_of_the_time(stat, monkeypatch):
     stat.write_text("cpu0 1 2 3 4 5 6 7 100 0 0\n")
     clock_s = iter([50.0, 58.0])
     monkeypatch.setattr(steal_time.time, "perf_counter", lambda: next(clock_s))
@@ -50,7 +47,7 @@ def test_its_part_of_the_time(stat: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert steal_time.stolen_pct(1.0, 0.0) == 0.0
 
 
-def test_a_resumed_run_goes_on_from_what_its_journal_tells() -> None:
+def test_a_resumed_run_goes_on_from_what_its_journal_tells():
     state = RunState([], [])
     state.replay(
         [
@@ -62,7 +59,7 @@ def test_a_resumed_run_goes_on_from_what_its_journal_tells() -> None:
     assert (state.elapsed_s, state.stolen_s) == (9.0, 1.5)
 
 
-def test_a_comparison_tells_what_is_enough_to_be_seen() -> None:
+def test_a_comparison_tells_what_is_enough_to_be_seen():
     quiet, busy = (
         made.comparison(name).model_copy(
             update={

@@ -1,7 +1,5 @@
 """Banks written by hand: workloads with a design space and nothing to give."""
 
-from __future__ import annotations
-
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.bank.report import BankEntry, BankReport

@@ -1,7 +1,5 @@
 """A checkout with made results, as DVC would have left it, and commands that are refused in it."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Kernels of Relax operators, lowered and run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

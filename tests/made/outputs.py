@@ -1,7 +1,5 @@
 """How far a model's outputs are from the expected ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predictors that know points of the recorded task."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fewtune.predictor.features import DecisionFeatures

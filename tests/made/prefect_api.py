@@ -1,7 +1,5 @@
 """Requests to a Prefect server."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.error

@@ -1,7 +1,5 @@
 """Recurrent layers lowered to kernels, and compared with onnxruntime."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models that are refused when they are registered."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import ModelProto
 

@@ -1,7 +1,5 @@
 """A git and DVC repository of its own, in which the commands of DVC and fewtune run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

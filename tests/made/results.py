@@ -1,7 +1,5 @@
 """Artifacts of a model's results as the stages would have written them, made by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fewtune.artifacts import (

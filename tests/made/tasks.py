@@ -1,7 +1,5 @@
 """Tasks and trials made by hand, for what looks at their figures only."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

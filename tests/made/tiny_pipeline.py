@@ -1,7 +1,5 @@
 """A repository of the project's own pipeline, run on a tiny model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,10 +1,6 @@
 """Boards on loopback: a tracker, two servers, candidates built here and measured there."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -27,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def at() -> Iterator[str]:
+def at():
     with boards(2) as address:
         yield address
 
@@ -38,18 +34,18 @@ def fingerprint(at: str) -> Fingerprint:
     return detect_fingerprint(FingerprintOptions(device=at, target=target))
 
 
-def test_an_unknown_key_is_told_at_once(at: str) -> None:
+def test_an_unknown_key_is_told_at_once(at):
     assert ANSWER_S < 5
     with pytest.raises(MachineError, match=r"no server of key 'nobody'.*its keys: loopback"):
         fingerprint(f"{at.rpartition('/')[0]}/nobody")
 
 
-def test_no_tracker_is_told_at_once() -> None:
+def test_no_tracker_is_told_at_once():
     with pytest.raises(MachineError, match="no TVM tracker answers at 127.0.0.1:1 "):
         fingerprint("rpc://127.0.0.1:1/key")
 
 
-def test_both_boards_measure_at_once_and_are_let_go(at: str) -> None:
+def test_both_boards_measure_at_once_and_are_let_go(at):
     board = Board(fingerprint(at))
     found = tuned_tiny.convolutions()
     modules = [default_schedule(found[key].mod, board.target).mod for key in "abcd"]
@@ -69,7 +65,7 @@ def test_both_boards_measure_at_once_and_are_let_go(at: str) -> None:
     assert reserve(BoardAddress.of(at)) is not None
 
 
-def test_boards_are_free_again_after_a_benchmark(at: str) -> None:
+def test_boards_are_free_again_after_a_benchmark(at):
     own = fingerprint(at)
     measured = BoardVariants(tuned_tiny.imported(), {}, own).measure(2, 0.0)
     assert [len(samples) for samples in measured.samples_s.values()] == [2]
@@ -78,7 +74,7 @@ def test_boards_are_free_again_after_a_benchmark(at: str) -> None:
         assert board.parallel_tasks == 2
 
 
-def test_a_model_is_tuned_and_shared_on_boards(at: str, tmp_path: Path) -> None:
+def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
     own = fingerprint(at)
     before = {each.pid for each in psutil.Process().children(recursive=True)}
     for name in ("tune", "share"):

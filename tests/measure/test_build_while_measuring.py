@@ -1,7 +1,5 @@
 """Building beside measuring, as for a device of its own: every candidate gets its outcome."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -31,7 +29,7 @@ def unbuildable() -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([data, out])})
 
 
-def test_every_candidate_has_an_outcome_in_its_place() -> None:
+def test_every_candidate_has_an_outcome_in_its_place():
     modules = candidates(6)
     specs = [module_specs(module) for module in modules]
     measurer = Measurer(tuned_tiny.pool(), overlap=True)
@@ -42,7 +40,7 @@ def test_every_candidate_has_an_outcome_in_its_place() -> None:
     assert measurer.phases.build_s > 0
 
 
-def test_a_failure_costs_its_candidate_only() -> None:
+def test_a_failure_costs_its_candidate_only():
     good = candidates(3)
     bad = unbuildable()
     modules = [good[0], bad, *good[1:]]
@@ -53,7 +51,7 @@ def test_a_failure_costs_its_candidate_only() -> None:
     assert sum(measurer.failures.values()) == 1
 
 
-def test_a_hanging_build_is_given_up() -> None:
+def test_a_hanging_build_is_given_up():
     options = WorkerOptions(build_timeout_s=0.0)
     with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, options) as pool:
         modules = candidates(2)

@@ -1,9 +1,6 @@
 """Candidates that compute something else, through a real worker: they never win."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,24 +15,24 @@ from tests import tuned_tiny
 
 
 @pytest.fixture(scope="module")
-def task() -> tvm.IRModule:
+def task():
     return tuned_tiny.convolutions()["b"].mod
 
 
 @pytest.fixture(scope="module")
-def right(task: tvm.IRModule) -> tvm.IRModule:
+def right(task):
     schedule = default_schedule(task, tuned_tiny.target())
     assert schedule is not None
     return schedule.mod
 
 
 @pytest.fixture(scope="module")
-def wanted(task: tvm.IRModule) -> ScheduleCheck:
+def wanted(task):
     return ScheduleCheck("b", tvm.ir.save_json(task))
 
 
 @pytest.fixture
-def measurer() -> Iterator[Measurer]:
+def measurer():
     yield Measurer(tuned_tiny.pool())
 
 
@@ -64,12 +61,7 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_candidate_never_wins(
-    fault: str,
-    right: tvm.IRModule,
-    wanted: ScheduleCheck,
-    measurer: Measurer,
-) -> None:
+def test_a_wrong_candidate_never_wins(fault, right, wanted, measurer):
     wrong = FAULTS[fault](right)
     specs = module_specs(tuned_tiny.convolutions()["b"].mod)
     keys = [("checked", "[[], []]"), ("checked", "[[],[]]")]
@@ -85,16 +77,14 @@ def test_a_wrong_candidate_never_wins(
     assert measurer.phases.check_s > 0
 
 
-def test_weights_that_a_layout_loses_are_a_wrong_output(
-    right: tvm.IRModule, wanted: ScheduleCheck, measurer: Measurer
-) -> None:
+def test_weights_that_a_layout_loses_are_a_wrong_output(right, wanted, measurer):
     specs = module_specs(tuned_tiny.convolutions()["b"].mod)
     (outcome,) = measurer.measure([wrong_map(right)], [specs], [None], ["race"], checks=[wanted])
     assert outcome.cause == WRONG_OUTPUT
     assert "weights" in outcome.message
 
 
-def test_a_candidate_that_cannot_win_is_not_checked(wanted: ScheduleCheck) -> None:
+def test_a_candidate_that_cannot_win_is_not_checked(wanted):
     checking = Checking(within=2.0)
     assert not checking.is_due(wanted, 3.0, 1.0)
     assert checking.is_due(wanted, 2.0, 1.0)
@@ -106,9 +96,7 @@ def test_a_candidate_that_cannot_win_is_not_checked(wanted: ScheduleCheck) -> No
     assert not Checking(is_on=False).is_due(wanted, 1.0, 1.0)
 
 
-def test_candidates_are_checked_without_being_measured(
-    right: tvm.IRModule, wanted: ScheduleCheck, measurer: Measurer
-) -> None:
+def test_candidates_are_checked_without_being_measured(right, wanted, measurer):
     wrong = FAULTS["another constant"](right)
     first, second = measurer.check([right, wrong], [wanted] * 2)
     assert first is None
@@ -116,7 +104,7 @@ def test_candidates_are_checked_without_being_measured(
     assert second.cause == WRONG_OUTPUT
 
 
-def test_a_verdict_outlives_the_journal() -> None:
+def test_a_verdict_outlives_the_journal():
     passed = Trial('["a"]', [1.0], None)
     assert Trial.from_json(passed.as_json()) == passed
     assert passed.as_json()["checked"] is True

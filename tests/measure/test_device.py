@@ -1,7 +1,5 @@
 """Devices: which one a fingerprint is of, what it can do, and what never mixes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -24,7 +22,7 @@ def board() -> Fingerprint:
     )
 
 
-def test_a_fingerprint_of_this_machine_is_written_as_before() -> None:
+def test_a_fingerprint_of_this_machine_is_written_as_before():
     own = tuned_tiny.fingerprint()
     assert not {"at", "cross_compiler"} & own.model_dump(mode="json").keys()
     assert Fingerprint.model_validate(own.model_dump(mode="json")) == own
@@ -32,7 +30,7 @@ def test_a_fingerprint_of_this_machine_is_written_as_before() -> None:
     assert own.identity() == own.model_copy(update={"at": "tcp://elsewhere:8786"}).identity()
 
 
-def test_each_kind_says_what_it_cannot_do() -> None:
+def test_each_kind_says_what_it_cannot_do():
     here, there = device_of(tuned_tiny.fingerprint()), device_of(board())
     assert isinstance(here, Here)
     assert here.can.lacking == []
@@ -40,7 +38,7 @@ def test_each_kind_says_what_it_cannot_do() -> None:
     assert "finals in the model (duels decide)" in there.can.lacking
 
 
-def test_logs_of_a_board_are_of_another_class_and_lock() -> None:
+def test_logs_of_a_board_are_of_another_class_and_lock():
     own, other = tuned_tiny.fingerprint(), board()
     assert log_info(own) != log_info(other)
     assert log_info(other).measuring == 1
@@ -48,12 +46,12 @@ def test_logs_of_a_board_are_of_another_class_and_lock() -> None:
 
 
 @pytest.mark.parametrize("device", ["rpc://host/key", "rpc://host:9190", "rpc://host:99999/key"])
-def test_an_address_of_another_form_is_refused(device: str) -> None:
+def test_an_address_of_another_form_is_refused(device):
     with pytest.raises(InputError, match="rpc://HOST:9190/KEY"):
         detect_fingerprint(FingerprintOptions(device=device, target=json.dumps(ARM)))
 
 
-def test_a_board_needs_a_target_and_a_linker() -> None:
+def test_a_board_needs_a_target_and_a_linker():
     with pytest.raises(InputError, match="as JSON"):
         detect_fingerprint(FingerprintOptions(device="rpc://host:9190/key"))
     options = FingerprintOptions(
@@ -63,11 +61,11 @@ def test_a_board_needs_a_target_and_a_linker() -> None:
         detect_fingerprint(options)
 
 
-def test_another_architecture_without_a_device_is_refused_at_once() -> None:
+def test_another_architecture_without_a_device_is_refused_at_once():
     with pytest.raises(MachineError, match="aarch64 .* --device rpc://HOST:9190/KEY"):
         detect_fingerprint(FingerprintOptions(target=json.dumps(ARM)))
 
 
-def test_an_unknown_kind_of_device_is_refused() -> None:
+def test_an_unknown_kind_of_device_is_refused():
     with pytest.raises(InputError, match="give here"):
         detect_fingerprint(FingerprintOptions(device="usb:0"))

@@ -1,7 +1,5 @@
 """Measuring in turns, on a clock that only the variants move."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 
@@ -34,11 +32,11 @@ class FakeClock:
 
 
 @pytest.fixture(autouse=True)
-def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_settling(monkeypatch):
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
 
 
-def test_every_variant_gets_a_sample_a_round() -> None:
+def test_every_variant_gets_a_sample_a_round():
     clock = FakeClock()
     variants = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
     samples = interleave(variants, 4, clock)
@@ -48,7 +46,7 @@ def test_every_variant_gets_a_sample_a_round() -> None:
     assert clock.ran.count("b") == 2 + 4 * (1 + 1)
 
 
-def test_the_order_turns_from_round_to_round() -> None:
+def test_the_order_turns_from_round_to_round():
     clock = FakeClock()
     variants = {name: clock.variant(name, 0.1) for name in "abc"}
     interleave(variants, 4, clock)
@@ -58,7 +56,7 @@ def test_the_order_turns_from_round_to_round() -> None:
 @pytest.mark.parametrize(
     ("call_s", "samples", "calls"), [(0.4, 6, 14), (0.6, 3, 2 + 3), (6.0, 1, 1)]
 )
-def test_what_is_there_for_scale_is_measured_less(call_s: float, samples: int, calls: int) -> None:
+def test_what_is_there_for_scale_is_measured_less(call_s, samples, calls):
     clock = FakeClock()
     variants = {"slow": clock.variant("slow", call_s), "fast": clock.variant("fast", 0.1)}
     found = interleave(variants, 8, clock, frozenset({"slow"}))
@@ -67,7 +65,7 @@ def test_what_is_there_for_scale_is_measured_less(call_s: float, samples: int, c
     assert clock.ran.count("slow") == calls
 
 
-def test_what_is_not_compared_closely_has_a_short_turn_a_round() -> None:
+def test_what_is_not_compared_closely_has_a_short_turn_a_round():
     clock = FakeClock()
     variants = {name: clock.variant(name, 0.002) for name in ("scale", "close")}
     found = interleave(variants, 2, clock, frozenset({"scale"}))
@@ -77,7 +75,7 @@ def test_what_is_not_compared_closely_has_a_short_turn_a_round() -> None:
     assert clock.ran.count("close") == 2 + 2 * (50 + 25)
 
 
-def test_a_sample_is_the_median_of_its_round() -> None:
+def test_a_sample_is_the_median_of_its_round():
     clock = FakeClock()
     # Two calls to size it (10 ms), ten to warm up, then the measured five.
     calls_s = iter([0.01, 0.01, *[9.0] * 10, 0.01, 0.03, 0.02, 0.01, 0.03])
@@ -88,7 +86,7 @@ def test_a_sample_is_the_median_of_its_round() -> None:
     assert interleave({"a": run}, 1, clock) == {"a": pytest.approx([0.02])}
 
 
-def test_latencies_are_summarised_in_milliseconds() -> None:
+def test_latencies_are_summarised_in_milliseconds():
     stats = latency_stats([0.005, 0.001, 0.003, 0.002, 0.004])
     assert stats.median_ms == pytest.approx(3.0)
     assert stats.min_ms == pytest.approx(1.0)
@@ -97,7 +95,7 @@ def test_latencies_are_summarised_in_milliseconds() -> None:
     assert stats.rounds == 5
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_ratios_are_taken_round_by_round():
     # 4/2, 9/3, 1/1: the median of the ratios is 2, the ratio of the medians would be 4/2.
     stats = ratio_stats([4.0, 9.0, 1.0], [2.0, 3.0, 1.0])
     assert stats.median == pytest.approx(2.0)
@@ -105,7 +103,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert stats.p90 == pytest.approx(2.8)
 
 
-def test_variants_that_share_their_threads_take_short_turns() -> None:
+def test_variants_that_share_their_threads_take_short_turns():
     clock = FakeClock()
     calls_s = {"a": 0.03, "b": 0.03, "other": 0.1}
     variants = {name: clock.variant(name, call_s) for name, call_s in calls_s.items()}
@@ -117,7 +115,7 @@ def test_variants_that_share_their_threads_take_short_turns() -> None:
     assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
 
 
-def test_copies_of_a_variant_take_turns_by_rounds() -> None:
+def test_copies_of_a_variant_take_turns_by_rounds():
     clock = FakeClock()
     copies = [clock.variant(name, call_s) for name, call_s in (("a", 0.2), ("b", 0.3))]
     alone = {"slow": clock.variant("c", 6.0), "pair": copies}
@@ -128,21 +126,21 @@ def test_copies_of_a_variant_take_turns_by_rounds() -> None:
 
 
 @pytest.mark.parametrize(("call_s", "turns"), [(0.00025, 8), (0.001, 6), (0.1, 2), (2.0, 2)])
-def test_turns_of_a_round_are_bounded(call_s: float, turns: int) -> None:
+def test_turns_of_a_round_are_bounded(call_s, turns):
     clock = FakeClock()
     variants = {name: clock.variant(name, call_s) for name in "ab"}
     interleave(variants, 1, clock, together=frozenset("ab"))
     assert len(clock.turns()) == 2 + turns * 2 - (turns - 1)
 
 
-def test_rounds_end_when_every_median_is_known() -> None:
+def test_rounds_end_when_every_median_is_known():
     clock = FakeClock()
     steady = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
     samples = interleave(steady, 30, clock, known_within=0.01)
     assert {name: len(taken) for name, taken in samples.items()} == {"a": 6, "b": 6}
 
 
-def test_rounds_go_on_while_a_median_is_not_known() -> None:
+def test_rounds_go_on_while_a_median_is_not_known():
     clock = FakeClock()
     takes_s = itertools.cycle([0.1, 0.15, 0.2])
 

@@ -1,7 +1,5 @@
 """Folders of registered models and of models to register."""
 
-from __future__ import annotations
-
 import pytest
 
 

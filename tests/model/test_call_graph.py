@@ -1,7 +1,5 @@
 """A model's skeleton: with kernels and weights at its sites, it computes the model's outputs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -34,7 +32,7 @@ def calls() -> list[tuple[str, list[relax.Expr]]]:
     return found
 
 
-def test_every_call_of_a_kernel_is_a_site() -> None:
+def test_every_call_of_a_kernel_is_a_site():
     skeleton = made()
     workloads = kernels(tuned_tiny.lowered())
     expected: Counter[str] = Counter()
@@ -53,7 +51,7 @@ def _named(workloads: Counter[str], names: dict[str, str]) -> list[str]:
     return [name for name, workload in names.items() if workload in workloads]
 
 
-def test_it_holds_no_weights_and_is_the_same_each_time() -> None:
+def test_it_holds_no_weights_and_is_the_same_each_time():
     skeleton = made()
     whole = tvm.ir.save_json(tuned_tiny.lowered())
     assert len(skeleton.module) < len(whole)
@@ -64,7 +62,7 @@ def test_it_holds_no_weights_and_is_the_same_each_time() -> None:
 
 
 @pytest.mark.slow
-def test_with_kernels_and_weights_at_its_sites_it_computes_the_models_outputs() -> None:
+def test_with_kernels_and_weights_at_its_sites_it_computes_the_models_outputs():
     skeleton, lowered, target = made(), tuned_tiny.lowered(), tuned_tiny.target()
     given = iter(calls())
     for place, site in enumerate(skeleton.sites):
@@ -97,7 +95,7 @@ def _calling(function: Any, count: int, weights: dict[int, Any]) -> Any:
 
 
 @pytest.mark.parametrize("letter", ["a", "d"])
-def test_a_kernel_that_is_scheduled_already_stays(letter: str) -> None:
+def test_a_kernel_that_is_scheduled_already_stays(letter):
     lowered = tuned_tiny.lowered()
     task = tuned_tiny.convolutions()[letter]
     module = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)

@@ -1,7 +1,5 @@
 """Import into Relax: what is refused, what falls back, and what is verified."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +37,7 @@ def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> Imp
 
 
 @pytest.mark.slow
-def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path: Path) -> None:
+def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path):
     report = imported(tiny_models.tiny_convolutional_model(0), tmp_path)
     assert report.layout == "NHWC"
     assert report.max_relative_error < 1e-5
@@ -49,14 +47,14 @@ def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_nchw_is_kept_when_asked_for(tmp_path: Path) -> None:
+def test_nchw_is_kept_when_asked_for(tmp_path):
     model = tiny_models.tiny_convolutional_model(0)
     report = imported(model, tmp_path, ImportOptions(layout="NCHW"))
     assert (report.layout, report.layout_note) == ("NCHW", "as asked")
 
 
 @pytest.mark.slow
-def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
+def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path):
     report = imported(simplify.with_shapes(layer("LSTM", batch=1)[0]), tmp_path)
     assert any("computed by one kernel: 1" in note for note in report.notes)
     target = target_from_json(detect_fingerprint(FingerprintOptions()).target)
@@ -74,14 +72,14 @@ def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
         tiny_models.half_precision_model,
     ],
 )
-def test_other_kinds_of_models_are_imported(make, tmp_path: Path) -> None:
+def test_other_kinds_of_models_are_imported(make, tmp_path):
     bound = 2e-2 if make is tiny_models.half_precision_model else 1e-4
     report = imported(make(), tmp_path)
     assert report.allowances <= 1
     assert report.max_relative_error <= bound
 
 
-def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path: Path) -> None:
+def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path):
     square = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
     inverse = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
     node = helper.make_node("Inverse", ["x"], ["y"], "inverted", domain="com.microsoft")
@@ -93,7 +91,7 @@ def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path: Path) -> No
     assert [node.node for node in caught.value.unsupported] == ["inverted"]
 
 
-def test_an_output_without_elements_that_is_constant_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_output_without_elements_that_is_constant_is_refused_by_name(tmp_path):
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", [2]), ("y", [2]), ("z", [3, 0]))
@@ -107,7 +105,7 @@ def test_an_output_without_elements_that_is_constant_is_refused_by_name(tmp_path
         imported(model, tmp_path)
 
 
-def test_constant_weights_are_refused(tmp_path: Path) -> None:
+def test_constant_weights_are_refused(tmp_path):
     model = tiny_models.tiny_convolutional_model(0)
     for weight in model.graph.initializer:
         array = numpy_helper.to_array(weight)
@@ -118,7 +116,7 @@ def test_constant_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_above_the_bound_is_refused(tmp_path: Path) -> None:
+def test_an_error_above_the_bound_is_refused(tmp_path):
     with pytest.raises(
         VerificationError, match="imported without tuning, output .*rounding allows"
     ):

@@ -1,7 +1,5 @@
 """What an import refuses before TVM builds anything."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper

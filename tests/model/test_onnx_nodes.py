@@ -1,7 +1,5 @@
 """ONNX's own node tests, one of each operator, through import, schedules and a library."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -30,16 +28,16 @@ CHEAPEST = cheapest()
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Any]:
+def cases():
     return node_tests()
 
 
-def test_the_sample_is_of_many_operators() -> None:
+def test_the_sample_is_of_many_operators():
     assert len(CHEAPEST) >= 140
 
 
 @pytest.mark.parametrize("operator", CHEAPEST)
-def test_an_operator_gives_what_onnxruntime_gives(cases: dict[str, Any], operator: str) -> None:
+def test_an_operator_gives_what_onnxruntime_gives(cases, operator):
     result = run_test(cases[CHEAPEST[operator]])
     assert result is not None
     assert (result.outcome, result.reason) == ("right", "")
@@ -48,7 +46,7 @@ def test_an_operator_gives_what_onnxruntime_gives(cases: dict[str, Any], operato
 @pytest.mark.parametrize(
     "name", ["test_string_concat", "test_nonzero_example", "test_training_dropout"]
 )
-def test_what_is_refused_is_named(cases: dict[str, Any], name: str) -> None:
+def test_what_is_refused_is_named(cases, name):
     result = run_test(cases[name])
     assert result is not None
     assert result.outcome == "refused"

@@ -1,7 +1,5 @@
 """Models that cannot be registered: one sentence, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

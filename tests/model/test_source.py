@@ -1,7 +1,5 @@
 """Models that are registered, and read again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

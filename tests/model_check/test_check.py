@@ -1,7 +1,5 @@
 """`fewtune.check` reports what a run would do with a model, without registering it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -42,7 +40,7 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
     return path
 
 
-def test_a_good_model_is_verified_and_its_tasks_are_counted(tmp_path: Path) -> None:
+def test_a_good_model_is_verified_and_its_tasks_are_counted(tmp_path):
     report = fewtune.check(saved(tiny_models.tiny_convolutional_model(), tmp_path))
     assert report.ok
     assert report.exit_code == 0
@@ -55,7 +53,7 @@ def test_a_good_model_is_verified_and_its_tasks_are_counted(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [tmp_path / "small.onnx"]
 
 
-def test_all_unsupported_operators_are_named(tmp_path: Path) -> None:
+def test_all_unsupported_operators_are_named(tmp_path):
     nodes = [
         helper.make_node("Frobnicate", ["x"], ["y"], name="first", domain="org.example"),
         helper.make_node("Defrost", ["y"], ["z"], name="second", domain="org.example"),
@@ -71,7 +69,7 @@ def test_all_unsupported_operators_are_named(tmp_path: Path) -> None:
     assert "Frobnicate" in report.reason
 
 
-def test_a_constant_binds_an_input(tmp_path: Path) -> None:
+def test_a_constant_binds_an_input(tmp_path):
     """A reshape by an input: its shape is known once the input is a constant."""
     node = helper.make_node("Reshape", ["x", "to"], ["y"], name="fold")
     add = helper.make_node("Add", ["y", "bias"], ["z"], name="shift")
@@ -90,7 +88,7 @@ def test_a_constant_binds_an_input(tmp_path: Path) -> None:
     assert not unbound.ok
 
 
-def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path: Path) -> None:
+def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path):
     model = graph_of(
         [helper.make_node("Relu", ["x"], ["y"], name="rectify")],
         {"x": (TensorProto.FLOAT, ["?", "?"])},
@@ -103,7 +101,7 @@ def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path: Path) -> None:
     assert not check(path, dimensions={"?": 2}).ok
 
 
-def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
+def test_nodes_in_any_order_are_sorted(tmp_path):
     nodes = [
         helper.make_node("Exp", ["y"], ["z"], name="last"),
         helper.make_node("Relu", ["x"], ["y"], name="first"),
@@ -113,7 +111,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
     assert report.ok, report.reason
 
 
-def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
+def test_weights_that_are_nan_are_named(tmp_path):
     kind = (TensorProto.FLOAT, [1, 4])
     model = graph_of(
         [helper.make_node("Add", ["x", "shift"], ["y"], name="add")],
@@ -129,9 +127,7 @@ def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_command_prints_json_and_has_the_exit_code_of_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool
-) -> None:
+def test_the_command_prints_json_and_has_the_exit_code_of_run(tmp_path, capsys, broken):
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
     if broken:
         path.write_bytes(path.read_bytes()[:100])
@@ -143,7 +139,7 @@ def test_the_command_prints_json_and_has_the_exit_code_of_run(
     assert {"max_error", "tasks", "left_out", "inputs", "outputs"} <= said.keys()
 
 
-def test_sample_inputs_are_used_and_misfits_are_named(tmp_path: Path) -> None:
+def test_sample_inputs_are_used_and_misfits_are_named(tmp_path):
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
     given = onnx.load(path).graph.input[0]
     shape = [each.dim_value for each in given.type.tensor_type.shape.dim]

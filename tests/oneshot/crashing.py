@@ -1,7 +1,5 @@
 """One-shot where TVM dies on one task, as its searches have (apache/tvm #17934)."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

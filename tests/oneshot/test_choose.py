@@ -1,7 +1,5 @@
 """The points that one-shot tuning looks at: known tiles, best first, equal for equal seeds."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import numpy as np
@@ -30,7 +28,7 @@ def choose(count: int, seed: int) -> list[Point]:
 
 
 @pytest.mark.slow
-def test_equal_seeds_choose_alike_and_the_best_rated_comes_first() -> None:
+def test_equal_seeds_choose_alike_and_the_best_rated_comes_first():
     prior = Prior(recorded.space())
     points = choose(200, 1)
     assert points == choose(200, 1)
@@ -39,32 +37,32 @@ def test_equal_seeds_choose_alike_and_the_best_rated_comes_first() -> None:
     assert (np.diff(rated) <= 0).all()
 
 
-def test_the_choice_is_among_the_fastest_of_what_rules_allow() -> None:
+def test_the_choice_is_among_the_fastest_of_what_rules_allow():
     times_s = recorded.times_s()
     points = choose(400, 1)
     ranked = sorted(times_s[point] for point in points)
     assert median(times_s[point] for point in points[:8]) <= ranked[len(ranked) // 5]
 
 
-def test_no_tile_is_chosen_that_no_rule_draws() -> None:
+def test_no_tile_is_chosen_that_no_rule_draws():
     prior = Prior(recorded.space())
     random = np.random.default_rng(1)
     drawn = {prior.tile_of(prior.draw(random)) for _ in range(2000)}
     assert {prior.tile_of(point) for point in choose(200, 1)} <= drawn
 
 
-def test_without_a_predictor_rules_alone_order_points() -> None:
+def test_without_a_predictor_rules_alone_order_points():
     prior = Prior(recorded.space())
     points = most_promising(recorded.space(), prior, None, 50, np.random.default_rng(1))
     speeds = [prior.expected_speed(prior.tile_of(point)) for point in points]
     assert speeds == sorted(speeds, reverse=True)
 
 
-def test_where_there_is_no_rule_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_rule_nothing_is_chosen(monkeypatch):
     prior = Prior(recorded.space())
     monkeypatch.setattr(Prior, "informed", property(lambda _: False))
     assert most_promising(recorded.space(), prior, None, 50, np.random.default_rng(1)) == []
 
 
-def test_heavy_tasks_have_more_points_looked_at() -> None:
+def test_heavy_tasks_have_more_points_looked_at():
     assert points_of(0.0) < points_of(0.05) < points_of(1.0)

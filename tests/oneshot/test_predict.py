@@ -1,7 +1,5 @@
 """One-shot tuning of a small network: nothing is measured, and nobody takes it for measured."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -62,9 +60,7 @@ def laid_out(directory: Path) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-def test_no_worker_and_no_lock_and_the_library_verifies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_worker_and_no_lock_and_the_library_verifies(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise AssertionError("the device was to be held")
 
@@ -99,9 +95,7 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_processes_apart_predict_the_same_log_and_leave_nothing(
-    tmp_path: Path, processes: int
-) -> None:
+def test_processes_apart_predict_the_same_log_and_leave_nothing(tmp_path, processes):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     job = PredictJob(**laid_out(tmp_path), options=ShareOptions(), directory=tmp_path / "apart")
     (tmp_path / "apart").mkdir()
@@ -113,7 +107,7 @@ def test_processes_apart_predict_the_same_log_and_leave_nothing(
     assert report.prediction == here.prediction
 
 
-def test_lots_hold_every_task_once_and_take_about_the_same_time() -> None:
+def test_lots_hold_every_task_once_and_take_about_the_same_time():
     points = {"heavy": 4000, **{f"light{number}": 1000 for number in range(7)}}
     divided = lots(points, 2)
     assert sorted(name for lot in divided for name in lot) == sorted(points)
@@ -123,7 +117,7 @@ def test_lots_hold_every_task_once_and_take_about_the_same_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
+def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path):
     info = tuned_tiny.convolutions()["b"].info
     (tmp_path / "share").mkdir()
     job = DyingJob(
@@ -141,14 +135,14 @@ def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path: Path) -> None:
+def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path):
     predicted(tmp_path / "one")
     predicted(tmp_path / "two")
     assert (tmp_path / "one" / RECORDS).read_bytes() == (tmp_path / "two" / RECORDS).read_bytes()
 
 
 @pytest.mark.slow
-def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path: Path) -> None:
+def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path):
     predicted(tmp_path / "share")
     assert LogInfo.read(tmp_path / "share").predicted
     (tmp_path / "merged").mkdir()
@@ -159,14 +153,14 @@ def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path
 
 
 @pytest.mark.slow
-def test_without_a_predictor_rules_choose_and_a_warning_says_so(tmp_path: Path) -> None:
+def test_without_a_predictor_rules_choose_and_a_warning_says_so(tmp_path):
     report = predicted(tmp_path / "share", ShareOptions(predictor="never"))
     assert report.prediction is not None
     assert report.prediction.predictor is None
     assert "by rule" in report.prediction.warning
 
 
-def test_tuning_that_predicts_writes_an_empty_log(tmp_path: Path) -> None:
+def test_tuning_that_predicts_writes_an_empty_log(tmp_path):
     options = TuneOptions(mode="predict")
     selection, _ = select_tasks(
         tuned_tiny.tasks(),

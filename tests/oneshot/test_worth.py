@@ -1,7 +1,5 @@
 """What a report says of predicted schedules."""
 
-from __future__ import annotations
-
 from fewtune.artifacts import SharedTask
 from fewtune.oneshot.worth import BY_RULE, prediction_of, with_tasks
 from fewtune.predictor.predefined import Predefined
@@ -18,18 +16,18 @@ def line(note: str) -> SharedTask:
     return SharedTask.model_validate({**known, **dict.fromkeys(rest), **dict.fromkeys(counts, 0)})
 
 
-def test_a_known_cpu_and_tasks_that_its_predictor_knows_need_no_warning() -> None:
+def test_a_known_cpu_and_tasks_that_its_predictor_knows_need_no_warning():
     found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, [line("")])
     assert (found.predictor, found.points, found.warning) == ("znver5", 100, "")
 
 
-def test_tasks_that_no_predictor_knows_are_counted() -> None:
+def test_tasks_that_no_predictor_knows_are_counted():
     lines = [line(BY_RULE), line(""), line(BY_RULE)]
     found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, lines)
     assert "2 of 3 tasks are of a kind that no predictor knows" in found.warning
 
 
-def test_without_a_predictor_or_by_the_analytic_model_it_says_so() -> None:
+def test_without_a_predictor_or_by_the_analytic_model_it_says_so():
     by_rule = prediction_of(None, TARGET)
     assert "chosen by rule" in by_rule.warning
     assert with_tasks(by_rule, 0, [line(BY_RULE)]).warning == by_rule.warning

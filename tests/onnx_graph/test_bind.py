@@ -1,7 +1,5 @@
 """Models are bound: branches, rare forms, poolings, empty inputs, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -81,7 +79,7 @@ def branching_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def test_branches_of_a_bound_input_are_inlined() -> None:
+def test_branches_of_a_bound_input_are_inlined():
     model, x = branching_model(), np.arange(4, dtype=np.float32)[None]
     bound = bind_shapes(model, {"x": [1, 4]}, {}, {"rate": 16000})
     assert not any(node.op_type == "If" for node in all_nodes(bound.graph))
@@ -91,7 +89,7 @@ def test_branches_of_a_bound_input_are_inlined() -> None:
     assert settled[0][0].shape == (4,)
 
 
-def test_a_branch_that_depends_on_an_input_stays() -> None:
+def test_a_branch_that_depends_on_an_input_stays():
     bound = bind_shapes(branching_model(), {"x": [2, 4]}, {})
     assert [node.op_type for node in bound.graph.node].count("If") == 1
 
@@ -160,9 +158,7 @@ def test_a_short_transform_has_the_shape_that_onnxruntime_gives_it():
         ([2, 3], [2, 2], [1, 1, 1, 1], [7, 8]),
     ],
 )
-def test_no_window_starts_behind_the_end(
-    opset: int, pool: str, kernel: list, strides: list, pads: list, sizes: list
-) -> None:
+def test_no_window_starts_behind_the_end(opset, pool, kernel, strides, pads, sizes):
     given = {"kernel_shape": kernel, "strides": strides, "ceil_mode": 1}
     # The second pooling's size follows from the first one's.
     nodes = [
@@ -198,7 +194,7 @@ def with_past() -> ModelProto:
 @pytest.mark.parametrize(
     ("shapes", "dimensions"), [({"past": [1, 0, 4]}, {}), ({}, {"past_length": 0})]
 )
-def test_an_empty_past_becomes_a_constant(shapes: dict, dimensions: dict) -> None:
+def test_an_empty_past_becomes_a_constant(shapes, dimensions):
     bound = bind_shapes(with_past(), shapes, dimensions)
     assert [value.name for value in bound.graph.input] == ["keys"]
     keys = np.random.default_rng(0).standard_normal((1, 3, 4)).astype(np.float32)
@@ -207,14 +203,14 @@ def test_an_empty_past_becomes_a_constant(shapes: dict, dimensions: dict) -> Non
 
 
 @pytest.mark.parametrize("size", [-1, 0])
-def test_not_all_inputs_may_be_empty(size: int) -> None:
+def test_not_all_inputs_may_be_empty(size):
     model = with_past()
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "length"
     with pytest.raises(InputError, match="1 or more"):
         bind_shapes(model, {"past": [1, size, 4], "keys": [1, size, 4]}, {})
 
 
-def test_a_tensor_beyond_the_memory_is_refused() -> None:
+def test_a_tensor_beyond_the_memory_is_refused():
     graph = helper.make_graph(
         [helper.make_node("Expand", ["x", "size"], ["y"], name="widen")],
         "wide",
@@ -227,7 +223,7 @@ def test_a_tensor_beyond_the_memory_is_refused() -> None:
         bind_shapes(model, {}, {})
 
 
-def test_a_tensor_of_half_of_the_memory_is_allowed() -> None:
+def test_a_tensor_of_half_of_the_memory_is_allowed():
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [100])
     model = helper.make_model(helper.make_graph([], "one", [value], []))
     refuse_beyond_memory(model, 800)
@@ -270,7 +266,7 @@ def test_an_input_that_decides_a_shape_must_be_bound():
 
 
 @pytest.mark.parametrize("shape", [[], [1]])
-def test_a_size_of_one_number_is_bound_by_a_number(shape: list[int]):
+def test_a_size_of_one_number_is_bound_by_a_number(shape):
     count = helper.make_tensor_value_info("count", TensorProto.INT64, shape)
     nodes = [helper.make_node("TopK", ["x", "count"], ["y", "places"], "largest")]
     with pytest.raises(InputError, match=r"TopK node 'largest' .*--constant count=8"):

@@ -1,9 +1,5 @@
 """Files that onnxruntime runs although ONNX's checker refuses them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import onnx
 from onnx import TensorProto, helper
 
@@ -12,7 +8,7 @@ from fewtune.onnx_graph.checks import checked_file
 from fewtune.verify.session import tensor_specs
 
 
-def test_an_output_without_a_type_has_that_of_its_node(tmp_path: Path) -> None:
+def test_an_output_without_a_type_has_that_of_its_node(tmp_path):
     graph = helper.make_graph(
         [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)],
         "untyped",

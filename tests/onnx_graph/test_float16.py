@@ -1,7 +1,5 @@
 """Float16 models are computed in float32, with the same inputs and outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -22,7 +20,7 @@ def types_of(model) -> set[int]:
     }
 
 
-def test_weights_are_widened_and_the_interface_kept() -> None:
+def test_weights_are_widened_and_the_interface_kept():
     model = half_precision_model()
     wide = widen_float16(model)
     assert has_float16(model)
@@ -32,13 +30,13 @@ def test_weights_are_widened_and_the_interface_kept() -> None:
     assert list(wide.graph.output) == list(model.graph.output)
 
 
-def test_floats_are_left_alone() -> None:
+def test_floats_are_left_alone():
     model = tiny_convolutional_model()
     assert widen_float16(model) is model
 
 
 @pytest.mark.slow
-def test_kernels_of_float16_models_are_those_of_float32() -> None:
+def test_kernels_of_float16_models_are_those_of_float32():
     model = half_precision_model()
     module = lower(simplify(model), target(), "NHWC")
     assert "float16" not in "".join(
@@ -54,7 +52,7 @@ def test_kernels_of_float16_models_are_those_of_float32() -> None:
     np.testing.assert_allclose(actual, expected, rtol=4e-3, atol=4e-3)
 
 
-def test_casts_and_constants_inside_are_widened() -> None:
+def test_casts_and_constants_inside_are_widened():
     half, node = TensorProto.FLOAT16, helper.make_node
     two = numpy_helper.from_array(np.array(2, np.float16), "two")
     nodes = [

@@ -1,7 +1,5 @@
 """Calls of a model's own functions are replaced by their bodies."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -37,7 +35,7 @@ def leaky(calls: list[onnx.NodeProto]) -> ModelProto:
 
 
 @pytest.mark.parametrize("called", ["Inner", "Outer"])
-def test_a_call_takes_the_defaults_of_its_function(called: str) -> None:
+def test_a_call_takes_the_defaults_of_its_function(called):
     calls = [
         helper.make_node(called, ["a"], ["b"], domain=OWN),
         helper.make_node(called, ["b"], ["c"], domain=OWN, alpha=0.7),

@@ -1,7 +1,5 @@
 """Attention as it is exported: slices instead of gathers."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -52,7 +50,7 @@ def rewritten(model: ModelProto) -> ModelProto:
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
-def test_gathers_of_one_index_are_slices_before_the_transpose(opset: int) -> None:
+def test_gathers_of_one_index_are_slices_before_the_transpose(opset):
     model = gathers({"q": np.int64(0), "k": np.int64(1), "v": np.int64(-1)}, opset=opset)
     result = simplified(model)
     assert "Gather" not in kinds(result)
@@ -64,14 +62,14 @@ def test_gathers_of_one_index_are_slices_before_the_transpose(opset: int) -> Non
 
 @pytest.mark.parametrize("axis", [0, 2, 3, -1])
 @pytest.mark.parametrize("stays", [False, True])
-def test_any_axis_and_an_axis_that_stays(axis: int, stays: bool) -> None:
+def test_any_axis_and_an_axis_that_stays(axis, stays):
     index = np.array([1] if stays else 1, np.int64)
     model = gathers({"part": index}, axis)
     assert "Gather" not in kinds(simplified(model))
     assert error_of(model, lowered(model)) < BOUND
 
 
-def test_a_transpose_with_other_consumers_stays_before_its_slices() -> None:
+def test_a_transpose_with_other_consumers_stays_before_its_slices():
     model = gathers({"q": np.int64(0), "k": np.int64(2)}, keeps_all=True)
     result = rewritten(model)
     assert kinds(result).count("Transpose") == 1
@@ -84,19 +82,19 @@ def test_a_transpose_with_other_consumers_stays_before_its_slices() -> None:
     [np.array([0, 2], np.int64), np.array([[1]], np.int64), np.int64(3)],
     ids=["two places", "a matrix", "out of bounds"],
 )
-def test_other_gathers_stay(index: np.ndarray) -> None:
+def test_other_gathers_stay(index):
     model = gathers({"part": index})
     assert kinds(rewritten(model)) == kinds(model)
 
 
-def test_an_index_that_is_no_constant_stays() -> None:
+def test_an_index_that_is_no_constant_stays():
     nodes = [helper.make_node("Gather", ["table", "at"], ["row"], name="row", axis=0)]
     table = {"table": random_weight(np.random.default_rng(0), 5, 4)}
     model = make_model(nodes, {"at": []}, {"row": None}, table, input_type=TensorProto.INT64)
     assert kinds(rewritten(onnx.shape_inference.infer_shapes(model))) == ["Gather"]
 
 
-def test_a_transpose_that_a_nested_graph_may_read_stays() -> None:
+def test_a_transpose_that_a_nested_graph_may_read_stays():
     model = gathers({"q": np.int64(0)})
     own = helper.make_tensor_value_info("own", TensorProto.FLOAT, None)
     step = helper.make_node("Identity", ["heads"], ["own"], name="identity")

@@ -1,9 +1,5 @@
 """What a user gives for inputs: formulas of dimensions, and sample arrays."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -52,14 +48,14 @@ def test_an_empty_dimension_may_be_confirmed():
     assert input_shapes(model(x=[0, 3], z=[2]), {"x": [0, 3]}, {}) == {"x": [0, 3], "z": [2]}
 
 
-def test_samples_are_read(tmp_path: Path) -> None:
+def test_samples_are_read(tmp_path):
     np.savez(tmp_path / "inputs.npz", input=IMAGE)
     samples = read_samples(tmp_path / "inputs.npz")
     np.testing.assert_array_equal(samples["input"], IMAGE)
     assert sample_shapes(tiny_convolutional_model(), samples, {}, ()) == {}
 
 
-def test_samples_bind_dynamic_dimensions(tmp_path: Path) -> None:
+def test_samples_bind_dynamic_dimensions(tmp_path):
     model = tiny_convolutional_model(batch="batch")
     assert sample_shapes(model, {"input": np.repeat(IMAGE, 2, 0)}, {}, ()) == {
         "input": [2, 3, 16, 16]
@@ -77,19 +73,19 @@ def test_samples_bind_dynamic_dimensions(tmp_path: Path) -> None:
         ({"input": IMAGE[:0]}, "is empty"),
     ],
 )
-def test_unfitting_samples_are_refused(arrays: dict[str, np.ndarray], message: str) -> None:
+def test_unfitting_samples_are_refused(arrays, message):
     with pytest.raises(InputError, match=message):
         sample_shapes(tiny_convolutional_model(), arrays, {}, ())
 
 
 @pytest.mark.parametrize("content", [b"no arrays", b"PK\x03\x04 nothing", b""])
-def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_another_kind_of_file_is_refused(tmp_path, content):
     (tmp_path / "inputs.npz").write_bytes(content)
     with pytest.raises(InputError, match="numpy.savez"):
         read_samples(tmp_path / "inputs.npz")
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused(tmp_path):
     path = tmp_path / "inputs.npz"
     np.savez_compressed(path, input=np.random.default_rng(0).random((64, 64)))
     content = bytearray(path.read_bytes())

@@ -50,15 +50,13 @@ def kinds(model: ModelProto) -> Counter[str]:
     ("operator", "attributes"), [("MatMul", {}), ("Gemm", {"transB": 1, "alpha": 0.5})]
 )
 @pytest.mark.parametrize("taken", [[0, 1, 2, 3, 4, 5], [5, 2, 4, 1]])
-def test_products_of_slices_are_joined(
-    axis: int, operator: str, attributes: dict, taken: list[int]
-) -> None:
+def test_products_of_slices_are_joined(axis, operator, attributes, taken):
     counts = kinds(unrolled(operator, axis, taken, **attributes))
     assert counts["Gemm"] + counts["MatMul"] == 1
     assert counts["Gather"] == len(taken)
     assert counts["Slice"] == 0
 
 
-def test_a_product_of_few_slices_stays() -> None:
+def test_a_product_of_few_slices_stays():
     """A joint product of all six would multiply twice as many rows as are read."""
     assert kinds(unrolled("MatMul", 0, [0, 4, 5]))["Slice"] == 3

@@ -1,7 +1,5 @@
 """Moved reshapes and transposes: results stay, and activations fuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -74,7 +72,7 @@ def two_products(rank: int = 0, extra: bool = False) -> ModelProto:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_an_activation_is_fused_into_the_product_before_it(rank: int) -> None:
+def test_an_activation_is_fused_into_the_product_before_it(rank):
     module = lowered(two_products(rank))
     products = [name for name in call_counts(module) if "matmul" in name]
     assert len(products) == 2
@@ -84,11 +82,11 @@ def test_an_activation_is_fused_into_the_product_before_it(rank: int) -> None:
     assert error_of(two_products(rank), scheduled(module)) < BOUND
 
 
-def test_inverse_reshapes_are_dropped() -> None:
+def test_inverse_reshapes_are_dropped():
     assert kinds(simplified(two_products())).count("Reshape") == 2
 
 
-def test_a_value_with_other_readers_keeps_its_reshape() -> None:
+def test_a_value_with_other_readers_keeps_its_reshape():
     model = two_products(extra=True)
     found = kinds(simplified(model))
     assert found.index("Reshape", found.index("Gemm")) < found.index("Erf")
@@ -124,21 +122,21 @@ def block_of_rows(extra: bool = False) -> ModelProto:
     return make_model(nodes, {"x": [1, 3, 32, 32]}, outputs, constants, opset=17)
 
 
-def test_a_residual_between_layer_norms_needs_no_transposes() -> None:
+def test_a_residual_between_layer_norms_needs_no_transposes():
     module = lowered(block_of_rows())
     # One transpose of the image, and one of the result.
     assert sum(n for name, n in call_counts(module).items() if "transpose" in name) == 2
     assert error_of(block_of_rows(), scheduled(module)) < BOUND
 
 
-def test_transposes_with_other_readers_stay() -> None:
+def test_transposes_with_other_readers_stay():
     model = block_of_rows(extra=True)
     assert kinds(simplified(model)).count("Transpose") == kinds(model).count("Transpose")
     assert error_of(model, scheduled(lowered(model))) < BOUND
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_a_constant_exponent_becomes_a_scalar(shape: tuple[int, ...]) -> None:
+def test_a_constant_exponent_becomes_a_scalar(shape):
     nodes = [
         helper.make_node("Relu", ["x"], ["positive"], name="relu"),
         helper.make_node("Pow", ["positive", "exponent"], ["y"], name="power"),
@@ -151,13 +149,13 @@ def test_a_constant_exponent_becomes_a_scalar(shape: tuple[int, ...]) -> None:
     assert error_of(model, scheduled(module)) < BOUND
 
 
-def test_a_constant_whose_axes_matter_keeps_them() -> None:
+def test_a_constant_whose_axes_matter_keeps_them():
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="sum")]
     model = make_model(nodes, {"x": [8]}, {"y": None}, {"one": np.ones((1, 1), np.float32)})
     assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]
 
 
-def test_what_a_nested_graph_may_read_stays() -> None:
+def test_what_a_nested_graph_may_read_stays():
     order = {"perm": [1, 0]}
     nodes = [
         helper.make_node("MatMul", ["x", "square"], ["product"], name="matmul"),

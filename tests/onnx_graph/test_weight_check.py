@@ -1,7 +1,5 @@
 """NaN in weights, and weights that vary too little to show a fault."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -27,7 +25,7 @@ def with_constant(operator: str, *inputs: str):
     return make_model([node], {"input": [1, 3]}, {"output": None}, constants)
 
 
-def test_nan_in_arithmetic_is_refused() -> None:
+def test_nan_in_arithmetic_is_refused():
     with pytest.raises(InputError, match=r"'holed' holds NaN \(1 of 3 numbers\)"):
         check_finite(with_constant("Mul", "input", "holed"))
 
@@ -35,7 +33,7 @@ def test_nan_in_arithmetic_is_refused() -> None:
 @pytest.mark.parametrize(
     "node", [("Where", "mask", "input", "holed"), ("Concat", "input", "holed")]
 )
-def test_nan_as_a_fill_value_is_allowed(node: tuple[str, ...]) -> None:
+def test_nan_as_a_fill_value_is_allowed(node):
     operator, *inputs = node
     model = with_constant(operator, *inputs)
     for each in model.graph.node:

@@ -1,9 +1,6 @@
 """Checkouts: one of made results with an MLflow of its own, one without results."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory):
     """MLflow's tables made once: it takes seconds."""
     from pipelines.records.tracking import Store  # MLflow takes seconds to load
 
@@ -29,7 +26,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
+def checkout(tmp_path, template, monkeypatch):
     database = tmp_path / "mlflow.db"
     database.write_bytes(template.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
@@ -37,7 +34,7 @@ def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A checkout without results."""
     for name in ("dvc.yaml", "params.yaml", "prefect.yaml"):
         shutil.copy(PROJECT / name, tmp_path)

@@ -1,14 +1,11 @@
 """The command line: help, exit codes, and one clear line for what cannot be used."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,13 +28,13 @@ COMMANDS = ("add", "run", "report", "compare", "log", "serve", "ui")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_warm_process() -> Iterator[None]:
+def _one_warm_process():
     """For every `run` that is refused: it takes a second to begin and end one."""
     with warm_process([]):
         yield
 
 
-def test_help_comes_at_once() -> None:
+def test_help_comes_at_once():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
         cwd=PROJECT,
@@ -53,9 +50,7 @@ def test_help_comes_at_once() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help_with_examples(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
@@ -65,7 +60,7 @@ def test_each_command_has_help_with_examples(
 @pytest.mark.parametrize(
     "arguments", [[], ["tune"], ["run", "--trials", "many"], ["run", "--all", "--strategy", "full"]]
 )
-def test_what_cannot_be_parsed_is_2(arguments: list[str]) -> None:
+def test_what_cannot_be_parsed_is_2(arguments):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -74,12 +69,7 @@ def test_what_cannot_be_parsed_is_2(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["report"], ["run"], ["add", "light:squeezenet"], ["compare", "a"], ["ui"]]
 )
-def test_outside_a_project_is_said(
-    arguments: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "is not inside a fewtune project" in refused(capsys, *arguments)
 
@@ -109,18 +99,14 @@ def test_outside_a_project_is_said(
         (["ui", "--port", "0"], "port 0 is none"),
     ],
 )
-def test_bad_input_is_one_line(
-    project: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(project, arguments, expected, capsys):
     before = (project / "params.yaml").read_bytes()
     assert re.search(expected, refused(capsys, *arguments))
     assert (project / "params.yaml").read_bytes() == before
     assert Places(project).registered() == ["squeezenet"]
 
 
-def test_a_port_that_is_taken_is_the_machines_fault(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_taken_is_the_machines_fault(project, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -136,12 +122,7 @@ def test_a_port_that_is_taken_is_the_machines_fault(
         (PermissionError(13, "Permission denied", "/readonly/params.yaml"), 3),
     ],
 )
-def test_every_ending_has_its_code(
-    raised: BaseException,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
     def fail(_: object) -> int:
         raise raised
 
@@ -154,11 +135,7 @@ def _loading_fails(_: object) -> int:
 
 
 @pytest.mark.parametrize("goes_on", [_loading_fails, lambda _: 2])
-def test_an_interrupt_is_told_whatever_a_library_makes_of_it(
-    goes_on: Callable[[object], int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_interrupt_is_told_whatever_a_library_makes_of_it(goes_on, monkeypatch, capsys):
     def interrupted(options: object) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -172,9 +149,7 @@ def test_an_interrupt_is_told_whatever_a_library_makes_of_it(
         signal.signal(signal.SIGINT, before)
 
 
-def test_add_registers_and_lists_the_model(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_add_registers_and_lists_the_model(project, capsys):
     (project / "below").mkdir()
     again = ("add", "light:squeezenet", "--name", "mine", "--no-check")
     assert main([*again, "--seed", "3"]) == 0
@@ -187,13 +162,13 @@ def test_add_registers_and_lists_the_model(
     assert "another model is registered" in refused(capsys, *again)
 
 
-def test_add_checks_a_file(project: Path, tmp_path: Path) -> None:
+def test_add_checks_a_file(project, tmp_path):
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), tmp_path)
     assert main(["add", str(given), "--name", "mine"]) == 0
     assert Places(project).registered() == ["mine", "squeezenet"]
 
 
-def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_shows_what_is_on_disk(project, capsys):
     places = Places(project)
     made.write_result(places.benchmarked("squeezenet", "selective"), "squeezenet", "selective")
     assert main(["report", "--kernels"]) == 0
@@ -206,16 +181,14 @@ def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixtu
     assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
 
 
-def test_a_target_that_cannot_be_used_is_not_written(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_that_cannot_be_used_is_not_written(project, capsys):
     before = (project / "params.yaml").read_bytes()
     line = refused(capsys, "run", "squeezenet", "--target", "quantum")
     assert line.startswith("target 'quantum' is not one that TVM knows")
     assert (project / "params.yaml").read_bytes() == before
 
 
-def test_overrides_change_their_lines_only(project: Path) -> None:
+def test_overrides_change_their_lines_only(project):
     path = project / "params.yaml"
     before = path.read_text().splitlines()
     values = {
@@ -240,7 +213,7 @@ def test_overrides_change_their_lines_only(project: Path) -> None:
     assert change_parameters(path, {"tune.trials_per_task": 48}) == []
 
 
-def test_settings_are_read_as_yaml() -> None:
+def test_settings_are_read_as_yaml():
     assert parse_setting("share_schedules.top='5%'") == ("share_schedules.top", "5%")
     assert parse_setting("compile.allowance=1e-3") == ("compile.allowance", 1e-3)
     assert parse_setting("tune.budget_s=null") == ("tune.budget_s", None)
@@ -248,9 +221,7 @@ def test_settings_are_read_as_yaml() -> None:
         parse_setting("tune.seed=[1")
 
 
-def test_deployments_name_the_flow_and_a_nightly_schedule(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deployments_name_the_flow_and_a_nightly_schedule(project, capsys, monkeypatch):
     found = read_deployments(project)
     assert {each["entrypoint"] for each in found} == {"pipelines/flow.py:selective_tuning"}
     assert [each["schedules"] for each in found if each.get("schedules")] == [

@@ -1,11 +1,9 @@
 """The flow under Prefect's test harness, on a small DVC repository with one failing model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +33,7 @@ GOOD = ["good-selective", "good-full"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """The repository, whose steps copy made results into place."""
     root = small_pipeline.make(tmp_path_factory.mktemp("flow"))
     ready = root / "ready" / "good"
@@ -53,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def harness(root: Path) -> Iterator[None]:
+def harness(root):
     """Prefect's server, and one warm process for all runs."""
     # Its server takes four seconds to load, which each process that collects tests would spend.
     from prefect.testing.utilities import prefect_test_harness
@@ -98,11 +96,11 @@ def run(root: Path, *arguments: Any, **options: Any) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="module")
-def first(harness: None, root: Path) -> SimpleNamespace:
+def first(harness, root):
     return run(root)
 
 
-def test_each_stage_of_each_model_is_a_task(first: SimpleNamespace) -> None:
+def test_each_stage_of_each_model_is_a_task(first):
     names = [name for name in first.tasks if not name.startswith("record ")]
     good = ["prepare@good"]
     for result in GOOD:
@@ -113,7 +111,7 @@ def test_each_stage_of_each_model_is_a_task(first: SimpleNamespace) -> None:
     assert ran == ["look", *good, "join@good"]
 
 
-def test_a_failing_model_does_not_end_the_others(first: SimpleNamespace) -> None:
+def test_a_failing_model_does_not_end_the_others(first):
     assert first.tasks["prepare@bad"].state.name == "Failed"
     assert first.tasks["prepare@bad"].run_count == 1, "a fault is not tried again"
     for name in ("search@bad-selective", "finish@bad-full", "join@bad"):
@@ -122,7 +120,7 @@ def test_a_failing_model_does_not_end_the_others(first: SimpleNamespace) -> None
     assert first.tasks["join@good"].state.is_completed()
 
 
-def test_the_end_says_which_model_failed_and_why(first: SimpleNamespace) -> None:
+def test_the_end_says_which_model_failed_and_why(first):
     assert first.state.is_failed()
     assert first.state.message == (
         "bad failed; prepare@bad: operator Foo of bad cannot be imported; skipped for it: "
@@ -132,18 +130,18 @@ def test_the_end_says_which_model_failed_and_why(first: SimpleNamespace) -> None
     assert first.outcome.exit_code == 2
 
 
-def test_results_are_recorded_and_shown(first: SimpleNamespace) -> None:
+def test_results_are_recorded_and_shown(first):
     assert first.recorded == ["good-full", "good-selective", "results-table"]
     assert "| good | selective |" in first.artifacts["markdown", "results"].data
     assert ("markdown", "result-good-full") in first.artifacts
 
 
-def test_output_is_kept_per_stage(first: SimpleNamespace, root: Path) -> None:
+def test_output_is_kept_per_stage(first, root):
     text = Places(root).log("prepare@bad").read_text()
     assert "fewtune: prepare: operator Foo of bad cannot be imported" in text
 
 
-def test_a_second_run_does_nothing_and_records_nothing(first: SimpleNamespace, root: Path) -> None:
+def test_a_second_run_does_nothing_and_records_nothing(first, root):
     again = run(root, ["good"])
     assert again.state.is_completed()
     assert again.state.message == "2 results up to date: good-selective, good-full"
@@ -154,7 +152,7 @@ def test_a_second_run_does_nothing_and_records_nothing(first: SimpleNamespace, r
     assert again.recorded == first.recorded
 
 
-def test_what_another_version_wrote_costs_itself_only(first: SimpleNamespace, root: Path) -> None:
+def test_what_another_version_wrote_costs_itself_only(first, root):
     other = root / "models" / "other"
     other.mkdir(parents=True)
     (other / "model.yaml").write_text("light: squeezenet\n")
@@ -181,7 +179,7 @@ def test_what_another_version_wrote_costs_itself_only(first: SimpleNamespace, ro
         shutil.rmtree(root / "out" / "other")
 
 
-def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_away_costs_a_line(monkeypatch):
     def away(*_: object, **__: object) -> None:
         raise httpx.ConnectError("All connection attempts failed")
 
@@ -193,7 +191,7 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> No
     assert said == ["not shown on Prefect's page: All connection attempts failed"]
 
 
-def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root: Path) -> None:
+def test_a_forced_run_runs_the_models_stages_again(first, root):
     forced = run(root, ["good"], ["selective"], recording=False, force=True)
     assert forced.state.is_completed()
     states = {name: task.state.name for name, task in forced.tasks.items()}
@@ -205,7 +203,7 @@ def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root:
     }
 
 
-def test_a_join_of_an_outdated_result_is_passed_over(first: SimpleNamespace, root: Path) -> None:
+def test_a_join_of_an_outdated_result_is_passed_over(first, root):
     params = root / "params.yaml"
     kept = params.read_text()
     params.write_text(kept.replace("trials: 4", "trials: 5"))
@@ -218,12 +216,7 @@ def test_a_join_of_an_outdated_result_is_passed_over(first: SimpleNamespace, roo
     assert "search@good-full is not up to date" in run_one.tasks["join@good"].state.message
 
 
-def test_the_command_ends_with_the_table_and_the_failures_code(
-    first: SimpleNamespace,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monkeypatch, capsys):
     # The small pipeline's params.yaml has none of the project's sections.
     monkeypatch.setattr("pipelines.checkout.parameters.check_all", lambda *_: {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
@@ -240,17 +233,17 @@ def test_the_command_ends_with_the_table_and_the_failures_code(
     assert "fewtune: prepare@bad: operator Foo of bad cannot be imported" in shown.err
 
 
-def test_an_unknown_model_is_refused_in_one_line(harness: None, root: Path) -> None:
+def test_an_unknown_model_is_refused_in_one_line(harness, root):
     refused = run(root, ["goood"], recording=False)
     assert refused.state.message.startswith("model 'goood' is not listed in params.yaml")
     assert not refused.tasks
 
 
-def test_artifact_keys_are_what_prefect_accepts() -> None:
+def test_artifact_keys_are_what_prefect_accepts():
     assert artifact_key("tune@Net_v1.5-selective") == "tune-net-v1-5-selective"
 
 
-def test_a_regression_ends_the_watched_flow_as_failed(first: SimpleNamespace, root: Path) -> None:
+def test_a_regression_ends_the_watched_flow_as_failed(first, root):
     assert run(root, ["good"], ["selective"], watch=True).state.is_completed()
     ready = root / "ready" / "good" / "selective" / "benchmark"
     made.write_result(ready, "good", "selective", latency_ms=90.0)

@@ -3,8 +3,6 @@
 The long forms are `benchmarks/malformed.py` and `benchmarks/kills.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -44,7 +42,7 @@ COMPILE_S = re.compile(rb'"compile_s": [0-9.]+')
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """A checkout with a finished run, and the journal of a tuning that was killed.
 
     Beside it, in ``journals``, are those of the finished run.
@@ -86,7 +84,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_dvc_alone_gives_the_same_files(root: Path, tmp_path: Path) -> None:
+def test_dvc_alone_gives_the_same_files(root, tmp_path):
     """Stages forked by the warm process, and stages that DVC starts; both measured the same."""
     out, journals = root / "out" / MODEL, root / JOURNALS
     forked = {stage: files(out / folder) for stage, folder in STAGES.items()}
@@ -108,7 +106,7 @@ def test_dvc_alone_gives_the_same_files(root: Path, tmp_path: Path) -> None:
         assert [name for name in started if forked[stage][name] != started[name]] == [], stage
 
 
-def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
+def test_damaged_inputs_end_in_a_sentence(root, tmp_path):
     malformed.keep(root, tmp_path)
     chance = random.Random(1)
     drawn = list(malformed.cases(root, chance))
@@ -119,7 +117,7 @@ def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["tune", "share_schedules"])
-def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
+def test_an_interrupt_in_a_terminal_ends_a_run(root, stage):
     # What it needs stays up to date.
     tiny_checkout.set_parameters(root, {f"{stage}.seed": 1})
     run = kills.begin(root)
@@ -137,7 +135,7 @@ def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
     assert "Traceback" not in said
 
 
-def test_a_killed_run_loses_and_leaves_nothing(root: Path) -> None:
+def test_a_killed_run_loses_and_leaves_nothing(root):
     command = [sys.executable, "-m", "benchmarks.kills", "--kills", "1", "--seed", "4"]
     done = subprocess.run(
         [*command, "--checkout", str(root), "--run-s", "20"],

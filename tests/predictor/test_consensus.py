@@ -1,7 +1,5 @@
 """Several predictors asked at once: shares, risks, and which of those that come with it fit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -23,14 +21,14 @@ class Fixed(Pretrained):
         return np.full(len(features), self._speed)
 
 
-def test_the_nearest_has_half_of_the_say_and_the_others_share_the_rest() -> None:
+def test_the_nearest_has_half_of_the_say_and_the_others_share_the_rest():
     told = Consensus(Fixed(-0.4), [Fixed(-0.1), Fixed(-0.3)])
     assert told.expected(np.zeros((2, len(NAMES)))) == pytest.approx([-0.3, -0.3])
     assert (told.lanes, told.threads) == (16, 2)
 
 
 @pytest.mark.parametrize("risk", ["many", "is_odd_vector"])
-def test_a_tile_that_may_spill_or_be_taken_apart_rates_lower(risk: str) -> None:
+def test_a_tile_that_may_spill_or_be_taken_apart_rates_lower(risk):
     features = np.zeros((2, len(NAMES)))
     features[1, NAMES.index(risk)] = 1.0
     sound, risky = Consensus(Fixed(-0.2), []).expected(features)
@@ -38,7 +36,7 @@ def test_a_tile_that_may_spill_or_be_taken_apart_rates_lower(risk: str) -> None:
     assert risky < sound
 
 
-def test_all_predictors_for_such_vectors_and_threads_are_asked() -> None:
+def test_all_predictors_for_such_vectors_and_threads_are_asked():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
     fitting = [path for path in shipped() if Pretrained.read(path).lanes == 16]
     features = np.random.default_rng(0).random((5, len(NAMES)))
@@ -51,7 +49,7 @@ def test_all_predictors_for_such_vectors_and_threads_are_asked() -> None:
     )
 
 
-def test_a_named_predictor_is_asked_alone() -> None:
+def test_a_named_predictor_is_asked_alone():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
     assert consensus_for(NEVER, target) is None
     analytic = consensus_for(PREDEFINED, target)

@@ -1,7 +1,5 @@
 """Features of decisions: what tiles hold, what threads share, what is touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import log2
 from typing import Any
@@ -27,7 +25,7 @@ def named(row: np.ndarray) -> dict[str, float]:
     return dict(zip(NAMES, map(float, row), strict=True))
 
 
-def test_features_say_what_a_tile_holds() -> None:
+def test_features_say_what_a_tile_holds():
     space = recorded.space()
     program = space.programs[0]
     tiles = iter([(1, 1, 2, 1), (1, 1, 1, 8), (1, 4)])
@@ -56,9 +54,7 @@ def test_features_say_what_a_tile_holds() -> None:
     [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
     + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
 )
-def test_what_threads_part_is_told(
-    rows: tuple[int, ...], vectors: tuple[int, ...], parted: tuple[int, int]
-) -> None:
+def test_what_threads_part_is_told(rows, vectors, parted):
     program = recorded.space().programs[0]
     tiles = iter([rows, vectors, (1, 4)])
     decisions = tuple(
@@ -71,9 +67,7 @@ def test_what_threads_part_is_told(
 @pytest.mark.parametrize(
     ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
 )
-def test_tiles_are_what_was_parted_before_winograds_products(
-    places: tuple[int, int], count: tuple[int, int], parted: int
-) -> None:
+def test_tiles_are_what_was_parted_before_winograds_products(places, count, parted):
     tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
     function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
     space = SearchSpace(task_module(function), recorded.space().target)
@@ -87,7 +81,7 @@ def test_tiles_are_what_was_parted_before_winograds_products(
     assert named(row)["parted_alike"] == parted
 
 
-def test_a_window_touches_what_its_rows_share_once() -> None:
+def test_a_window_touches_what_its_rows_share_once():
     # Three rows of a window of three along one axis of stride one: five elements, not nine.
     walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
     assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
@@ -101,7 +95,7 @@ def test_a_window_touches_what_its_rows_share_once() -> None:
     assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
 
 
-def test_every_point_of_a_convolution_has_features() -> None:
+def test_every_point_of_a_convolution_has_features():
     space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
     prior = Prior(space)
     assert prior.contraction is not None
@@ -117,7 +111,7 @@ def test_every_point_of_a_convolution_has_features() -> None:
     assert len(np.unique(rows, axis=0)) > 16
 
 
-def test_where_data_is_padded_is_told_apart() -> None:
+def test_where_data_is_padded_is_told_apart():
     space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
     prior = Prior(space)
     assert prior.contraction is not None
@@ -149,7 +143,7 @@ def product(data_type: str, multiply: Callable[[Any, Any], Any]) -> SearchSpace:
     return SearchSpace(module, tuned_tiny.target())
 
 
-def test_products_of_bytes_are_told_as_those_of_as_many_floats() -> None:
+def test_products_of_bytes_are_told_as_those_of_as_many_floats():
     form = dot_products.form_of(lambda name: has_feature(tuned_tiny.target(), name))
     spaces = [
         product("float32", lambda a, b: a * b),
@@ -166,7 +160,7 @@ def test_products_of_bytes_are_told_as_those_of_as_many_floats() -> None:
     assert rows[0].tolist() == rows[1].tolist()
 
 
-def test_nothing_is_told_of_products_of_doubles() -> None:
+def test_nothing_is_told_of_products_of_doubles():
     space = product("float64", lambda a, b: a * b)
     contraction = Prior(space).contraction
     assert DecisionFeatures.if_usable(space.programs, contraction, is_cold=False) is None

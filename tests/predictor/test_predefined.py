@@ -1,7 +1,5 @@
 """The analytic model: what it says of single figures, and of all of the recorded task."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -32,11 +30,11 @@ def speed(**changes: float) -> float:
     return float(Predefined(traits, 2**20).expected(row)[0])
 
 
-def test_a_good_tile_is_near_the_peak() -> None:
+def test_a_good_tile_is_near_the_peak():
     assert -0.5 < speed() <= 0
 
 
-def test_what_slows_a_schedule_is_told() -> None:
+def test_what_slows_a_schedule_is_told():
     assert speed(accumulators=0, held=0) < speed()  # latency shows
     assert speed(accumulators=6, held=6) < speed()  # sums spill
     assert speed(piece=-2) < speed()  # vectors are a quarter full
@@ -46,7 +44,7 @@ def test_what_slows_a_schedule_is_told() -> None:
     assert speed(is_ahead=1) < speed()  # padding is a pass of its own
 
 
-def test_it_ranks_the_recorded_task() -> None:
+def test_it_ranks_the_recorded_task():
     model = Predefined.of(target_from_json(recorded.TARGET))
     points = recorded.points()
     times_s = np.array([recorded.times_s()[point] for point in points])
@@ -56,7 +54,7 @@ def test_it_ranks_the_recorded_task() -> None:
     assert rank >= 0.3
 
 
-def test_it_stands_where_a_predictor_does_and_is_corrected_by_trials() -> None:
+def test_it_stands_where_a_predictor_does_and_is_corrected_by_trials():
     target = target_from_json(recorded.TARGET)
     predictor = predictor_for(PREDEFINED, target)
     assert predictor is not None

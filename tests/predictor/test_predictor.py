@@ -1,9 +1,6 @@
 """The pretrained predictor: its file, which one is taken, what a run's own trials correct."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,13 +16,13 @@ from tests import recorded
 from tests.made.predictors import features, learnt, some_points
 
 
-def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any() -> None:
+def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any():
     speeds = log_speeds(np.array([2e-3, 1e-3, np.inf, 1.0]))
     assert speeds == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
     assert log_speeds(np.array([np.inf])) == pytest.approx([np.log(0.22)])
 
 
-def test_it_ranks_what_it_has_not_seen() -> None:
+def test_it_ranks_what_it_has_not_seen():
     pretrained = learnt(some_points(600))
     unseen = some_points(400, seed=1)
     times_s = np.array([recorded.times_s()[point] for point in unseen])
@@ -33,7 +30,7 @@ def test_it_ranks_what_it_has_not_seen() -> None:
     assert np.median(times_s[order[:40]]) < 0.7 * np.median(times_s)
 
 
-def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_its_file_is_read_as_it_was_written(tmp_path):
     points = some_points(200)
     pretrained = learnt(points)
     pretrained.write(tmp_path / "own")
@@ -46,7 +43,7 @@ def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (again / "own.ubj").read_bytes() == (tmp_path / "own.ubj").read_bytes()
 
 
-def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path):
     own = tmp_path / "own"
     with pytest.raises(InputError, match="cannot read the pretrained predictor"):
         Pretrained.read(own)
@@ -77,7 +74,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> No
         (b"{L\0\0\0\0\0\0\0\x01a" * 100_000, "ended by signal 11 .* while XGBoost was reading"),
     ],
 )
-def test_trees_that_would_crash_xgboost_do_not(tmp_path: Path, trees: bytes, message: str) -> None:
+def test_trees_that_would_crash_xgboost_do_not(tmp_path, trees, message):
     own = tmp_path / "own"
     learnt(some_points(100)).write(own)
     conditions = json.loads(own.with_suffix(".json").read_text())
@@ -87,7 +84,7 @@ def test_trees_that_would_crash_xgboost_do_not(tmp_path: Path, trees: bytes, mes
         Pretrained.read(own)
 
 
-def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
+def test_what_is_shipped_fits_these_features_and_says_its_conditions():
     assert len(shipped()) > 1
     for path in shipped():
         each = Pretrained.read(path)
@@ -100,9 +97,7 @@ def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
     assert chosen_digest("auto") not in [chosen_digest(str(path)) for path in shipped()]
 
 
-def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(monkeypatch):
     def chosen_for(name: str) -> str:
         told = {"kind": "llvm", "mcpu": name, "num-cores": 2, "keys": ["cpu"]}
         chosen = pretrained_for("auto", tvm.target.Target(told))
@@ -120,7 +115,7 @@ def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(
     assert chosen_for("znver4") == "znver5"
 
 
-def test_a_target_of_other_vectors_has_no_predictor() -> None:
+def test_a_target_of_other_vectors_has_no_predictor():
     known = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2, "keys": ["cpu"]}
     named = next(str(each) for each in shipped() if read_conditions(each)["lanes"] == 16)
     assert predictor_for("auto", tvm.target.Target(known)) is not None
@@ -146,7 +141,7 @@ def agreement(predictor: Predictor, task: int, rows: np.ndarray, speeds: np.ndar
     return float(np.corrcoef(predictor.expected(task, rows), speeds)[0, 1])
 
 
-def test_own_trials_correct_what_was_learnt_elsewhere() -> None:
+def test_own_trials_correct_what_was_learnt_elsewhere():
     pretrained = learnt(some_points(400))
     predictor = Predictor(pretrained)
     rows, speeds = slow_where_deep(pretrained)
@@ -162,7 +157,7 @@ def test_own_trials_correct_what_was_learnt_elsewhere() -> None:
     assert agreement(predictor, 4, rows[220:], speeds[220:]) > other
 
 
-def test_failures_and_the_speed_of_a_whole_task_teach_nothing() -> None:
+def test_failures_and_the_speed_of_a_whole_task_teach_nothing():
     pretrained = learnt(some_points(400))
     predictor, same = Predictor(pretrained), Predictor(pretrained)
     rows, speeds = slow_where_deep(pretrained)
@@ -174,7 +169,7 @@ def test_failures_and_the_speed_of_a_whole_task_teach_nothing() -> None:
     assert same.expected(0, rows) == pytest.approx(predictor.expected(0, rows), abs=1e-5)
 
 
-def test_few_trials_correct_little() -> None:
+def test_few_trials_correct_little():
     pretrained = learnt(some_points(400))
     predictor = Predictor(pretrained)
     rows, speeds = slow_where_deep(pretrained)
@@ -184,7 +179,7 @@ def test_few_trials_correct_little() -> None:
     assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15
 
 
-def test_a_long_run_learns_of_the_fastest_of_each_task() -> None:
+def test_a_long_run_learns_of_the_fastest_of_each_task():
     rows = features(some_points(100, seed=2))
     times_s = np.linspace(1e-3, 3e-3, 50)
 

@@ -1,7 +1,5 @@
 """Practice tasks of usual shapes are learnt from first, up to so many trials."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -29,13 +27,11 @@ ODD = task("conv2d", [1, 75, 75, 64], [1, 1, 64, 256])
         (task("batch_matmul", [36, 676, 128], [36, 128, 16]), False),
     ],
 )
-def test_usual_are_common_planes_and_whole_registers_of_channels(
-    given: Sampled, usual: bool
-) -> None:
+def test_usual_are_common_planes_and_whole_registers_of_channels(given, usual):
     assert is_usual(given) == usual
 
 
-def test_usual_tasks_go_first_and_trials_have_an_end() -> None:
+def test_usual_tasks_go_first_and_trials_have_an_end():
     order = usual_first([ODD, USUAL, ODD, USUAL], np.random.default_rng(0))
     assert [is_usual(each) for each in order] == [True, True, False, False]
     assert len(at_most(order, 25)) == 2

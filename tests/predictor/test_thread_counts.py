@@ -1,7 +1,5 @@
 """Numbers of threads: features of them, trained on several, extrapolated beyond, and said so."""
 
-from __future__ import annotations
-
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,7 @@ def both() -> Pretrained:
     return Pretrained.train(samples, BOTH)
 
 
-def test_cores_add_how_many_iterations_each_gets() -> None:
+def test_cores_add_how_many_iterations_each_gets():
     found = parted([1, 3, 4, 6], 2)[:, -len(OF_CORES) :]
     assert found[:, 0] == pytest.approx(1.0)
     assert found[:, 1] == pytest.approx([-1, log2(1.5), 1, log2(3)])
@@ -57,13 +55,13 @@ def test_cores_add_how_many_iterations_each_gets() -> None:
     assert set(features(some_points(8))[:, NAMES.index("cores")]) == {1.0}
 
 
-def test_one_number_of_threads_teaches_nothing_of_them() -> None:
+def test_one_number_of_threads_teaches_nothing_of_them():
     samples = [TaskSamples(parted([1, 2, 4, 8] * 8, 2), np.linspace(1e-3, 2e-3, 32))]
     assert Pretrained.train(samples, CONDITIONS).conditions["features"] == list(OF_POINTS)
     assert Pretrained.train(samples, BOTH).conditions["features"] == list(NAMES)
 
 
-def test_what_comes_with_fewtune_goes_by_its_own_features() -> None:
+def test_what_comes_with_fewtune_goes_by_its_own_features():
     for path in shipped():
         read = Pretrained.read(path)
         assert read.conditions["features"] == list(OF_POINTS)
@@ -72,7 +70,7 @@ def test_what_comes_with_fewtune_goes_by_its_own_features() -> None:
         np.testing.assert_array_equal(one, two)
 
 
-def test_several_numbers_are_told_apart(tmp_path: Path) -> None:
+def test_several_numbers_are_told_apart(tmp_path):
     both().write(tmp_path / "both")
     read = Pretrained.read(tmp_path / "both")
     alone, two = (read.expected(parted([3, 4], cores)) for cores in (1, 2))
@@ -80,9 +78,7 @@ def test_several_numbers_are_told_apart(tmp_path: Path) -> None:
     assert abs(alone[1] - alone[0]) < 0.1
 
 
-def test_beyond_what_was_learnt_is_extrapolated_and_said_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_what_was_learnt_is_extrapolated_and_said_so(tmp_path, monkeypatch):
     assert predictor_for("auto", target(4)) is None
     own = tmp_path / "both"
     both().write(own)
@@ -96,7 +92,7 @@ def test_beyond_what_was_learnt_is_extrapolated_and_said_so(
     assert not extrapolated(Pretrained.read(shipped()[0]), target(2))
 
 
-def test_samples_kept_before_are_of_their_number_of_threads(tmp_path: Path) -> None:
+def test_samples_kept_before_are_of_their_number_of_threads(tmp_path):
     rows = parted([1, 2, 3], 2)
     write_samples(tmp_path / "new.npz", [Sampled("a", TaskSamples(rows, np.ones(3)))], CONDITIONS)
     with np.load(tmp_path / "new.npz", allow_pickle=False) as stored:
@@ -109,7 +105,7 @@ def test_samples_kept_before_are_of_their_number_of_threads(tmp_path: Path) -> N
         np.testing.assert_array_equal(samples.features, rows)
 
 
-def test_samples_of_several_numbers_are_mixed_and_processors_are_not() -> None:
+def test_samples_of_several_numbers_are_mixed_and_processors_are_not():
     one = {**CONDITIONS, "threads": 1, "target": {**CPU, "num-cores": 1}}
     require_alike(Path("one.npz"), one, CONDITIONS)
     with pytest.raises(InputError, match="have target .*znver4"):
@@ -117,7 +113,7 @@ def test_samples_of_several_numbers_are_mixed_and_processors_are_not() -> None:
         require_alike(Path("one.npz"), {**one, "target": other}, CONDITIONS)
 
 
-def test_a_file_of_wrong_counts_is_damaged(tmp_path: Path) -> None:
+def test_a_file_of_wrong_counts_is_damaged(tmp_path):
     both().write(tmp_path / "both")
     file = tmp_path / "both.json"
     file.write_text(file.read_text().replace('"thread_counts"', '"thread_counts": 2, "was"'))

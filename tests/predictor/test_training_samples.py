@@ -1,7 +1,5 @@
 """Samples of practice: kept in a file, and learnt from again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ def sampled() -> list[Sampled]:
     ]
 
 
-def test_what_is_kept_teaches_the_same(tmp_path: Path) -> None:
+def test_what_is_kept_teaches_the_same(tmp_path):
     given = sampled()
     write_samples(tmp_path / "own.npz", given, CONDITIONS)
     found, conditions = read_samples(tmp_path / "own.npz")
@@ -52,13 +50,13 @@ def test_what_is_kept_teaches_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first.expected(features), second.expected(features))
 
 
-def test_equal_samples_make_equal_files(tmp_path: Path) -> None:
+def test_equal_samples_make_equal_files(tmp_path):
     for name in ("one.npz", "other.npz"):
         write_samples(tmp_path / name, sampled(), CONDITIONS)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
 
 
-def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_learnt_from_is_refused(tmp_path):
     path = tmp_path / "own.npz"
     with pytest.raises(InputError, match=r"cannot read the samples .*own\.npz"):
         read_samples(path)
@@ -91,7 +89,7 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
         read_samples(path)
 
 
-def test_counts_have_to_be_those_of_the_samples(tmp_path: Path) -> None:
+def test_counts_have_to_be_those_of_the_samples(tmp_path):
     path = tmp_path / "own.npz"
     write_samples(path, sampled(), CONDITIONS)
     with np.load(path, allow_pickle=False) as stored:
@@ -102,7 +100,7 @@ def test_counts_have_to_be_those_of_the_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("lanes", 16), ("tvm", "0.28"), ("device", "another")])
-def test_only_samples_of_one_machine_are_mixed(key: str, value: Any) -> None:
+def test_only_samples_of_one_machine_are_mixed(key, value):
     require_alike(Path("own.npz"), CONDITIONS, dict(CONDITIONS))
     with pytest.raises(InputError, match=f"have {key} .*{CONDITIONS[key]}"):
         require_alike(Path("own.npz"), CONDITIONS, {**CONDITIONS, key: value})

@@ -1,7 +1,5 @@
 """Work that dies as native code does, for tests of what survives it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,13 +1,9 @@
 """Work in a process of its own: crashes are reported, optional steps that crash left out."""
 
-from __future__ import annotations
-
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -19,17 +15,17 @@ from fewtune.process.warm import warm_process
 from tests.process.dying_work import NAMES, Ends, OnceThere, Steps
 
 
-def test_what_work_returns_comes_back() -> None:
+def test_what_work_returns_comes_back():
     assert run_apart(Steps()) == {"made": "made", "left_out": {}}
 
 
-def test_the_caller_works_meanwhile(tmp_path: Path) -> None:
+def test_the_caller_works_meanwhile(tmp_path):
     # The child ends only once the caller has done its part.
     done = tmp_path / "done"
     assert run_apart(OnceThere(path=done), done.touch) == "seen"
 
 
-def test_a_step_that_crashes_is_left_out_by_name() -> None:
+def test_a_step_that_crashes_is_left_out_by_name():
     found = run_apart(Steps(dies="transpose", raises="fold"))
     assert found["made"] == "made"
     assert found["left_out"] == {
@@ -38,7 +34,7 @@ def test_a_step_that_crashes_is_left_out_by_name() -> None:
     }
 
 
-def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
+def test_a_crash_outside_of_steps_leaves_all_of_them_out():
     found = run_apart(Steps(dies="later"))
     assert found["left_out"].keys() == set(NAMES)
     assert "(SIGSEGV) while the kernels were running" in found["left_out"]["schedule"]
@@ -55,37 +51,35 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
         ("fault", RuntimeError, "LookupError: no such thing"),
     ],
 )
-def test_an_end_is_told_by_its_kind(how: str, error: type[Exception], told: str) -> None:
+def test_an_end_is_told_by_its_kind(how, error, told):
     with pytest.raises(error, match=told):
         run_apart(Ends(how=how))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("kept", [nullcontext, partial(warm_process, [])], ids=["cold", "warm"])
-def test_a_child_that_is_interrupted_interrupts_its_parent(
-    kept: Callable[[], AbstractContextManager[None]], number: signal.Signals
-) -> None:
+def test_a_child_that_is_interrupted_interrupts_its_parent(kept, number):
     with kept(), pytest.raises(KeyboardInterrupt):
         run_apart(Ends(how=number.name))
 
 
-def test_a_full_disk_is_the_machines_fault() -> None:
+def test_a_full_disk_is_the_machines_fault():
     with pytest.raises(MachineError, match="model.so: no space left on device; free some space"):
         run_apart(Ends(how="disk"))
 
 
-def test_a_crash_on_a_full_disk_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_on_a_full_disk_is_the_machines_fault(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     with pytest.raises(MachineError, match="no space left on device; free some space"):
         run_apart(Ends(how="SIGABRT"))
 
 
-def test_jobs_side_by_side_each_leave_out_what_crashed_in_theirs() -> None:
+def test_jobs_side_by_side_each_leave_out_what_crashed_in_theirs():
     found = run_each_apart([Steps(dies="transpose"), Steps(), Steps(raises="fold")])
     assert [list(each["left_out"]) for each in found] == [["transpose"], [], ["fold"]]
 
 
-def test_the_first_failure_ends_the_other_jobs() -> None:
+def test_the_first_failure_ends_the_other_jobs():
     before = {child.pid for child in psutil.Process().children()}
     with pytest.raises(VerificationError, match="outputs differ"):
         run_each_apart([Ends(how="error"), Ends(how="waits")])

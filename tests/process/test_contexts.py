@@ -1,7 +1,5 @@
 """Contexts: one that blocks share, and the collector as it was before an import."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import pytest
 from fewtune.process.contexts import SharedContext, without_gc
 
 
-def test_the_first_block_enters_and_the_last_leaves() -> None:
+def test_the_first_block_enters_and_the_last_leaves():
     shared, told = SharedContext(), []
 
     @contextmanager
@@ -33,7 +31,7 @@ def test_the_first_block_enters_and_the_last_leaves() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_collector_is_afterwards_what_it_was(before: bool) -> None:
+def test_the_collector_is_afterwards_what_it_was(before):
     was_enabled = gc.isenabled()
     try:
         gc.enable() if before else gc.disable()
@@ -59,7 +57,7 @@ del left
 """
 
 
-def test_a_process_that_ends_collects_once_and_scans_no_more() -> None:
+def test_a_process_that_ends_collects_once_and_scans_no_more():
     ended = subprocess.run(
         [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True
     )

@@ -1,7 +1,5 @@
 """Optional steps: what fails is left out by name, and nothing else is."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.errors import InputError, VerificationError
@@ -14,7 +12,7 @@ def made_of(steps: OptionalSteps) -> list[str]:
     return [name for name in NAMES if steps.uses(name)]
 
 
-def test_a_step_that_raises_is_left_out_with_its_reason() -> None:
+def test_a_step_that_raises_is_left_out_with_its_reason():
     def attempt(steps: OptionalSteps) -> list[str]:
         if steps.uses("layout"):
             with steps.step("layout"):
@@ -28,7 +26,7 @@ def test_a_step_that_raises_is_left_out_with_its_reason() -> None:
 
 @pytest.mark.parametrize("quick", [(), ("schedule",)])
 @pytest.mark.parametrize("culprits", [["fold"], ["schedule"], ["pad", "winograd"], NAMES])
-def test_steps_that_spoil_the_result_are_found(culprits: list[str], quick: tuple[str, ...]) -> None:
+def test_steps_that_spoil_the_result_are_found(culprits, quick):
     def attempt(steps: OptionalSteps) -> list[str]:
         if any(steps.uses(name) for name in culprits):
             raise VerificationError("outputs differ")
@@ -39,13 +37,13 @@ def test_steps_that_spoil_the_result_are_found(culprits: list[str], quick: tuple
     assert made == [name for name in NAMES if name not in culprits]
 
 
-def test_what_was_not_asked_for_is_neither_used_nor_reported() -> None:
+def test_what_was_not_asked_for_is_neither_used_nor_reported():
     made, left_out = with_most_steps(made_of, NAMES, {"winograd": "never"})
     assert made == ["fold", "layout", "pad", "schedule"]
     assert left_out == {}
 
 
-def test_what_fails_without_any_step_is_raised() -> None:
+def test_what_fails_without_any_step_is_raised():
     def attempt(steps: OptionalSteps) -> None:
         raise InputError(f"operator Det, {len(made_of(steps))} steps")
 

@@ -1,7 +1,5 @@
 """Temporary files go with the command that they belong to, however it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -26,7 +24,7 @@ with own_temporary_folder():
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
@@ -38,7 +36,7 @@ def age(folder: Path) -> None:
         os.utime(folder, (time.time() - 60,) * 2)
 
 
-def test_all_that_is_made_is_removed(shared: Path) -> None:
+def test_all_that_is_made_is_removed(shared):
     with own_temporary_folder():
         code = "import tempfile; print(tempfile.mkdtemp())"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -51,7 +49,7 @@ def test_all_that_is_made_is_removed(shared: Path) -> None:
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
 
 
-def test_one_block_ends_while_another_goes_on(shared: Path) -> None:
+def test_one_block_ends_while_another_goes_on(shared):
     first, second = own_temporary_folder(), own_temporary_folder()
     first.__enter__()
     second.__enter__()
@@ -62,7 +60,7 @@ def test_one_block_ends_while_another_goes_on(shared: Path) -> None:
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
 
 
-def test_the_next_command_removes_what_a_killed_one_left(shared: Path) -> None:
+def test_the_next_command_removes_what_a_killed_one_left(shared):
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
         assert it.stdout is not None
         left = Path(it.stdout.readline().strip())
@@ -76,7 +74,7 @@ def test_the_next_command_removes_what_a_killed_one_left(shared: Path) -> None:
     assert list(shared.iterdir()) == []
 
 
-def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared: Path) -> None:
+def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared):
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
         assert it.stdout is not None
         left = Path(it.stdout.readline().strip())
@@ -87,7 +85,7 @@ def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared: Pat
     assert list(shared.iterdir()) == []
 
 
-def test_a_link_planted_for_onnxruntime_is_not_followed(shared: Path, tmp_path: Path) -> None:
+def test_a_link_planted_for_onnxruntime_is_not_followed(shared, tmp_path):
     kept = tmp_path / "kept"
     kept.write_text("as it was")
     (shared / ".ses").symlink_to(kept)

@@ -1,13 +1,10 @@
 """A warm process forks what would start Python, and nothing outlives its owner."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +32,13 @@ if what == "sleep":
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
     return tmp_path
 
 
 @pytest.fixture
-def warm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def warm(root, monkeypatch):
     monkeypatch.setenv("PROBE", "a value")
     before = os.environ.get("PYTHONPATH", "")
     project = str(Path(__file__).parents[2])
@@ -51,7 +48,7 @@ def warm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("what", "code"), [("well", 0), ("fail", 7), ("crash", -signal.SIGSEGV)])
-def test_it_ends_as_python_would(warm: Path, what: str, code: int) -> None:
+def test_it_ends_as_python_would(warm, what, code):
     command = ["-m", "probe", what]
     by_itself = subprocess.run([sys.executable, *command], cwd=warm, capture_output=True)
     forked = subprocess.run([child_python(), *command], cwd=warm, capture_output=True)
@@ -61,14 +58,14 @@ def test_it_ends_as_python_would(warm: Path, what: str, code: int) -> None:
     assert forked.returncode == by_itself.returncode == code
 
 
-def test_an_interrupt_ends_what_was_forked_as_it_ends_python(warm: Path) -> None:
+def test_an_interrupt_ends_what_was_forked_as_it_ends_python(warm):
     asked, pid = start(warm)
     os.kill(pid, signal.SIGINT)
     assert asked.wait(10) == -signal.SIGINT
     gone(pid)
 
 
-def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path: Path) -> None:
+def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path):
     address = tmp_path / "warm"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy:
         busy.bind(str(address))
@@ -88,16 +85,14 @@ def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_forked_ends_with_the_process_that_asked(
-    warm: Path, number: signal.Signals
-) -> None:
+def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
     asked, pid = start(warm)
     asked.send_signal(number)
     asked.wait(10)
     gone(pid)
 
 
-def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_outlives_the_run(root, monkeypatch):
     monkeypatch.setenv("PROBE", "a value")
     project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
@@ -106,7 +101,7 @@ def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -
     gone(pid)
 
 
-def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_in_the_middle_of_an_import(root, monkeypatch):
     (root / "endless.py").write_text(
         "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1000)\n"
     )
@@ -126,7 +121,7 @@ def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.Monk
     assert [process.returncode for process in started] == [0]
 
 
-def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm: Path) -> None:
+def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm):
     program = child_python()
     first, second = (warm_process([]) for _ in range(2))
     first.__enter__()
@@ -139,9 +134,7 @@ def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm: Path) -> None:
     assert child_python() == program
 
 
-def test_what_it_has_loaded_is_there_in_what_it_forks(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_has_loaded_is_there_in_what_it_forks(root, monkeypatch):
     (root / "loaded.py").write_text("import os\nwhere = os.getpid()\n")
     (root / "asking.py").write_text("import os, loaded\nprint(loaded.where == os.getppid())\n")
     project = str(Path(__file__).parents[2])

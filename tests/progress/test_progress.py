@@ -1,10 +1,7 @@
 """The live view on a terminal, and plain lines elsewhere."""
 
-from __future__ import annotations
-
 import io
 import json
-from pathlib import Path
 
 from fewtune.progress.progress import Progress
 from fewtune.progress.snapshot import Snapshot
@@ -34,7 +31,7 @@ def snapshot(task: str, trials: int, best_ms: float | None = 1.0) -> Snapshot:
     )
 
 
-def test_plain_lines_say_everything_and_the_last_is_in_the_file(tmp_path: Path) -> None:
+def test_plain_lines_say_everything_and_the_last_is_in_the_file(tmp_path):
     stream = io.StringIO()
     progress = Progress(tmp_path / "progress.json", stream)
     progress.say("begins")
@@ -51,7 +48,7 @@ def test_plain_lines_say_everything_and_the_last_is_in_the_file(tmp_path: Path) 
     assert json.loads((tmp_path / "progress.json").read_text())["task"] == "dense"
 
 
-def test_a_terminal_gets_a_table_with_the_task_at_work_last() -> None:
+def test_a_terminal_gets_a_table_with_the_task_at_work_last():
     stream = Terminal()
     progress = Progress(stream=stream)
     for name, trials in (("conv", 16), ("dense", 32), ("conv", 48)):
@@ -69,7 +66,7 @@ def test_a_terminal_gets_a_table_with_the_task_at_work_last() -> None:
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
-def test_a_long_run_shows_the_latest_tasks_only() -> None:
+def test_a_long_run_shows_the_latest_tasks_only():
     stream = Terminal()
     progress = Progress(stream=stream)
     for number in range(80):

@@ -1,9 +1,6 @@
 """Tables from artifacts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +31,7 @@ def results() -> list[Result]:
     ]
 
 
-def test_the_results_table_has_a_row_per_result() -> None:
+def test_the_results_table_has_a_row_per_result():
     table = results_table(results())
     selective, full = table.records()
     assert selective["model"] == "net"
@@ -48,7 +45,7 @@ def test_the_results_table_has_a_row_per_result() -> None:
     assert selective["max rel. error"] == "2.5e-06"
 
 
-def test_the_comparison_table_ends_in_means() -> None:
+def test_the_comparison_table_ends_in_means():
     rows = comparison_table(
         [
             made.comparison("a", used=20.0, achieved=90.0),
@@ -68,13 +65,13 @@ def test_the_comparison_table_ends_in_means() -> None:
     assert means["worst"]["x over onnxruntime"] == "1.01"
 
 
-def test_a_ratio_that_some_model_lacks_has_no_mean() -> None:
+def test_a_ratio_that_some_model_lacks_has_no_mean():
     older = made.comparison("b").model_copy(update={"speedup_over_onnxruntime": None})
     rows = comparison_table([made.comparison("a"), older]).records()
     assert [row["x over onnxruntime"] for row in rows] == ["0.90", "-", "-", "-", "-"]
 
 
-def test_kernels_are_ordered_by_their_share() -> None:
+def test_kernels_are_ordered_by_their_share():
     rows = kernel_table(made.benchmark("net", "selective")).records()
     assert [row["task"] for row in rows] == ["conv2d_1", "pool"]
     assert rows[0]["donor"] == "conv2d"
@@ -83,7 +80,7 @@ def test_kernels_are_ordered_by_their_share() -> None:
     assert [row["GB/s"] for row in rows] == ["12.0", "4.00"]
 
 
-def test_the_tasks_that_selective_tuning_lost_on_are_named() -> None:
+def test_the_tasks_that_selective_tuning_lost_on_are_named():
     selective, measured = made.benchmark("net", "selective"), made.comparison("net")
     pool, convolution = selective.kernels
     pairs = [
@@ -111,21 +108,21 @@ def test_the_tasks_that_selective_tuning_lost_on_are_named() -> None:
     assert "lost" not in comparison_markdown(gained, selective)
 
 
-def test_a_model_is_held_to_the_measured_peak() -> None:
+def test_a_model_is_held_to_the_measured_peak():
     measured = made.benchmark("net", "selective", latency_ms=6.0)
     text = benchmark_markdown(measured)
     assert "66.7 %" in text
     assert "5.50 ms" in text
 
 
-def test_a_gpu_has_no_measured_peak() -> None:
+def test_a_gpu_has_no_measured_peak():
     without = made.benchmark("net", "selective").model_copy(
         update={"peak_gflops": None, "memory_gb_s": None}
     )
     assert without.peak_pct is None
 
 
-def test_metrics_without_a_figure_are_read_back(tmp_path: Path) -> None:
+def test_metrics_without_a_figure_are_read_back(tmp_path):
     metrics = made.metrics().model_copy(update={"peak_gflops": None, "peak_pct": None})
     metrics.write(tmp_path)
     assert "null" not in (tmp_path / Metrics.file_name).read_text()
@@ -133,7 +130,7 @@ def test_metrics_without_a_figure_are_read_back(tmp_path: Path) -> None:
     assert "peak_pct" not in metrics.figures()
 
 
-def test_markdown_is_deterministic_and_names_the_conditions() -> None:
+def test_markdown_is_deterministic_and_names_the_conditions():
     text = results_markdown(results())
     assert text == results_markdown(results())
     assert "| net | selective | 250 | 50.0 [45.0 - 55.0] |" in text
@@ -144,7 +141,7 @@ def test_markdown_is_deterministic_and_names_the_conditions() -> None:
     assert results_markdown([]) == "No results yet.\n"
 
 
-def test_conditions_are_labelled_where_they_differ() -> None:
+def test_conditions_are_labelled_where_they_differ():
     def under(device: str) -> Conditions:
         return made.conditions(device)
 
@@ -154,7 +151,7 @@ def test_conditions_are_labelled_where_they_differ() -> None:
     assert second.startswith("b: measured on Y")
 
 
-def test_a_comparison_of_earlier_results_is_not_shown() -> None:
+def test_a_comparison_of_earlier_results_is_not_shown():
     comparison = made.comparison("net")
     selective = Result(made.benchmark("net", "selective"), made.metrics())
     full = Result(made.benchmark("net", "full"), made.metrics(40.0, made.FULL_TUNING_S))
@@ -182,10 +179,10 @@ def test_a_comparison_of_earlier_results_is_not_shown() -> None:
         (12345.6, "12346"),
     ],
 )
-def test_numbers_keep_three_figures(value: float | None, text: str) -> None:
+def test_numbers_keep_three_figures(value, text):
     assert number(value) == text
 
 
-def test_targets_are_named_briefly() -> None:
+def test_targets_are_named_briefly():
     assert target_name('{"kind": "cuda", "arch": "sm_90"}') == "cuda sm_90"
     assert target_name("llvm -mcpu=skylake") == "llvm -mcpu=skylake"

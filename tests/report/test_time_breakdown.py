@@ -1,7 +1,5 @@
 """What tuning time went to: the steps of a result and their table."""
 
-from __future__ import annotations
-
 from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
 from fewtune.report.time_breakdown import tuning_steps
 from tests.made.tasks import made_task
@@ -62,7 +60,7 @@ def shared(*rounds: ShareRound) -> ShareReport:
     )
 
 
-def test_steps_stand_in_order_and_those_that_did_nothing_do_not() -> None:
+def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
     rounds = shared(
         round_of("first donors", 3.0, 0.5),
         round_of("known", 0.0, 0.0),

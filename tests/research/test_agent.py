@@ -1,7 +1,5 @@
 """The agent of Chameleon learns a toy space: a line on which only one end is worth anything."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fewtune.research.agent import Agent
@@ -28,7 +26,7 @@ class Line:
         return self.places / _END
 
 
-def test_the_agent_learns_which_way_is_up() -> None:
+def test_the_agent_learns_which_way_is_up():
     agent = Agent(2, 3, seed=0)
     for episode in range(60):
         world = Line(16, episode)
@@ -40,19 +38,19 @@ def test_the_agent_learns_which_way_is_up() -> None:
     assert (agent.episode(world, world.places / _END, 12) > 0.9).mean() > 0.9
 
 
-def test_an_impossible_action_is_never_taken() -> None:
+def test_an_impossible_action_is_never_taken():
     agent = Agent(2, 3, seed=0)
     chances = agent.chances(np.ones((1, 2)), np.array([[False, True, True]]))
     assert chances[0, 0] == 0
 
 
-def test_equal_seeds_make_equal_agents() -> None:
+def test_equal_seeds_make_equal_agents():
     states, possible = np.ones((4, 2)), np.full((4, 3), True)
     first, second = (Agent(2, 3, seed=5).chances(states, possible) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
-def test_the_network_learns_a_curve() -> None:
+def test_the_network_learns_a_curve():
     random = np.random.default_rng(0)
     network = Dense([1, 16, 1], random, rate=0.02)
     rows = random.uniform(-1, 1, (128, 1))

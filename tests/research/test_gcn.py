@@ -1,7 +1,5 @@
 """The graph network: it learns a toy space, and ranks the recorded task, equal seeds alike."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -20,7 +18,7 @@ from tests.made import predictors as made_predictors
 pytestmark = pytest.mark.slow
 
 
-def test_the_network_learns_what_neighbours_decide() -> None:
+def test_the_network_learns_what_neighbours_decide():
     """A toy: the score is how many of its neighbours a node is unlike."""
     random = np.random.default_rng(0)
     graphs, targets = [], []
@@ -34,7 +32,7 @@ def test_the_network_learns_what_neighbours_decide() -> None:
     assert spearmanr(network.score(graphs[150:]), targets[150:])[0] > 0.8
 
 
-def test_how_a_group_fares_altogether_is_not_learnt() -> None:
+def test_how_a_group_fares_altogether_is_not_learnt():
     random = np.random.default_rng(0)
     edges = np.array([[0, 1]])
     graphs = [Graph(random.normal(size=(2, 3)), edges, np.array([0, 1])) for _ in range(64)]
@@ -47,7 +45,7 @@ def test_how_a_group_fares_altogether_is_not_learnt() -> None:
     assert spearmanr(one.score(graphs), other.score(graphs))[0] > 0.9
 
 
-def test_a_program_is_read_as_loops_blocks_and_buffers() -> None:
+def test_a_program_is_read_as_loops_blocks_and_buffers():
     made = recorded.space().make(recorded.points()[1000])
     assert made.schedule is not None
     graph = program_graph(made.schedule.mod, np.ones((2, 164)))
@@ -66,13 +64,13 @@ def taught(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return scorer.rate(proposals)[1], np.array(held_s)
 
 
-def test_it_ranks_held_out_schedules_and_equal_seeds_score_alike() -> None:
+def test_it_ranks_held_out_schedules_and_equal_seeds_score_alike():
     scores, held_s = taught(1)
     assert spearmanr(-scores, held_s)[0] > 0.2
     np.testing.assert_array_equal(scores, taught(1)[0])
 
 
-def test_what_other_tasks_taught_counts_before_the_first_trial() -> None:
+def test_what_other_tasks_taught_counts_before_the_first_trial():
     points = made_predictors.some_points(32)
     proposals, times_s = remade(
         recorded.space(), points, [recorded.times_s()[point] for point in points]
@@ -85,7 +83,7 @@ def test_what_other_tasks_taught_counts_before_the_first_trial() -> None:
     assert spearmanr(-model.score(graphs), times_s)[0] > 0.3
 
 
-def test_a_search_goes_by_it() -> None:
+def test_a_search_goes_by_it():
     options = TuneOptions(batch_size=8, cost_model="gcn")
     search = make_strategy(recorded.space(), Knowledge(GraphModel()), options, 1)
     for _ in range(2):

@@ -1,7 +1,5 @@
 """Grid, genetic, tile_rl and chameleon on the recorded task."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -18,7 +16,7 @@ from tests.search.test_strategies import best_s
 pytestmark = pytest.mark.slow
 
 
-def test_the_grid_meets_each_point_once() -> None:
+def test_the_grid_meets_each_point_once():
     options = TuneOptions(strategy="grid")
     grid = make_strategy(recorded.space(), Knowledge(), options, 1)
     assert isinstance(grid, GridSearch)
@@ -27,14 +25,14 @@ def test_the_grid_meets_each_point_once() -> None:
     assert len(met) == len(set(met)) == len(recorded.points())
 
 
-def test_the_first_steps_of_the_grid_reach_every_program() -> None:
+def test_the_first_steps_of_the_grid_reach_every_program():
     grid = make_strategy(recorded.space(), Knowledge(), TuneOptions(strategy="grid"), 1)
     assert isinstance(grid, GridSearch)
     programs = {program.number for program in recorded.space().programs}
     assert {grid.point_at(step).program for step in range(32)} == programs
 
 
-def test_an_exhausted_grid_found_the_recorded_optimum() -> None:
+def test_an_exhausted_grid_found_the_recorded_optimum():
     options = TuneOptions(strategy="grid", batch_size=256)
     grid = make_strategy(recorded.space(), Knowledge(), options, 1)
     measured: list[Point] = []
@@ -48,7 +46,7 @@ def test_an_exhausted_grid_found_the_recorded_optimum() -> None:
 
 
 @pytest.mark.parametrize("name", ["genetic", "tile_rl"])
-def test_what_was_fast_has_offspring(name: str) -> None:
+def test_what_was_fast_has_offspring(name):
     """A strategy without a model comes to propose more of what was fast."""
     options = TuneOptions(strategy=name, batch_size=16, informed_start=False)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
@@ -64,7 +62,7 @@ def test_what_was_fast_has_offspring(name: str) -> None:
     assert np.mean(found[-3:]) > found[0]
 
 
-def test_failures_teach_the_policy_and_break_nothing() -> None:
+def test_failures_teach_the_policy_and_break_nothing():
     options = TuneOptions(strategy="tile_rl", batch_size=8)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
     assert isinstance(strategy, TileReinforcement)

@@ -1,7 +1,5 @@
 """What is known of a CPU's vectors and registers, held to the code that LLVM emits."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -56,7 +54,7 @@ def innermost_loops(assembly: str) -> list[list[str]]:
     return loops
 
 
-def test_neon_has_four_lanes_and_room_for_operands_beside_the_accumulators() -> None:
+def test_neon_has_four_lanes_and_room_for_operands_beside_the_accumulators():
     traits = CpuTraits.of(resolve_target(tvm_json(NEON), 4, elsewhere=True))
     assert (traits.lanes("float32"), traits.threads) == (4, 4)
     assert traits.registers < 32
@@ -73,9 +71,7 @@ def tvm_json(config: dict) -> str:
     [product(196, 256, 256), product(64, 1000, 512), convolution(14, 64, 96)],
     ids=["product", "classifier", "convolution"],
 )
-def test_default_schedules_fill_neon_and_keep_sums_in_registers(
-    module: tvm.IRModule, mcpu: str
-) -> None:
+def test_default_schedules_fill_neon_and_keep_sums_in_registers(module, mcpu):
     target = resolve_target(tvm_json({**NEON, "mcpu": mcpu}), 4, elsewhere=True)
     schedule = default_schedule(module, target)
     assert schedule is not None
@@ -87,7 +83,7 @@ def test_default_schedules_fill_neon_and_keep_sums_in_registers(
         assert not [line for line in loop if _SPILL.search(line)]
 
 
-def test_a_triple_tells_the_architecture() -> None:
+def test_a_triple_tells_the_architecture():
     arm = tvm.target.Target(NEON)
     assert architecture(arm) == "aarch64"
     assert is_aarch64(arm)

@@ -1,10 +1,6 @@
 """What is done to a module before it is compiled."""
 
-from __future__ import annotations
-
 import json
-
-import pytest
 
 from fewtune.compile.device_code import gpu_target
 from fewtune.runtime.executable import runnable
@@ -18,13 +14,13 @@ def plain() -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([rows, doubled])})
 
 
-def test_on_a_gpu_each_kernel_gets_a_schedule_if_only_by_rule() -> None:
+def test_on_a_gpu_each_kernel_gets_a_schedule_if_only_by_rule():
     module, gpu = plain(), tvm.target.Target(json.loads(gpu_target("sm_90")))
     assert (runnable(module, gpu)["main"].attrs or {}).get("tirx.is_scheduled")
     assert runnable(module, host_target(1)) is module
 
 
-def test_kernels_are_compiled_with_their_target_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_with_their_target_at_hand(monkeypatch):
     # For CUDA, TVM asks the target at hand which architecture it compiles for.
     asked = []
 

@@ -12,17 +12,17 @@ _ICE_LAKE = (
 )
 
 
-def test_a_cpu_that_is_what_it_is_taken_for_has_no_extensions_named() -> None:
+def test_a_cpu_that_is_what_it_is_taken_for_has_no_extensions_named():
     assert unlike_its_name("icelake-server", f"model : 106\nflags\t\t: fpu {_ICE_LAKE}\n") == []
 
 
-def test_what_a_cpu_has_beyond_its_name_is_added() -> None:
+def test_what_a_cpu_has_beyond_its_name_is_added():
     cpuinfo = f"flags\t: {_ICE_LAKE} avx512_bf16 avx_vnni amx_tile\n"
 
     assert unlike_its_name("rocketlake", cpuinfo) == ["+avxvnni", "+avx512bf16"]
 
 
-def test_what_a_machine_hides_of_its_cpu_is_left_out() -> None:
+def test_what_a_machine_hides_of_its_cpu_is_left_out():
     hidden = unlike_its_name("sapphirerapids", "flags : fma f16c avx avx2 avx_vnni\n")
 
     assert hidden[0] == "-avx512f"
@@ -34,18 +34,18 @@ def test_what_a_machine_hides_of_its_cpu_is_left_out() -> None:
     assert has_feature(target, "avx2")
 
 
-def test_an_arm_cpu_has_its_dot_products() -> None:
+def test_an_arm_cpu_has_its_dot_products():
     cpuinfo = "processor : 0\nFeatures : fp asimd asimdhp asimddp i8mm\n"
 
     assert unlike_its_name("cortex-a72", cpuinfo) == ["+dotprod", "+fullfp16", "+i8mm"]
 
 
-def test_a_kernel_that_says_nothing_changes_nothing() -> None:
+def test_a_kernel_that_says_nothing_changes_nothing():
     assert unlike_its_name("rocketlake", "") == []
 
 
 @pytest.mark.skipif(not CPUINFO.is_file(), reason="the kernel does not say what the CPU has")
-def test_this_machines_target_has_what_its_kernel_lists() -> None:
+def test_this_machines_target_has_what_its_kernel_lists():
     target = resolve_target("auto", 1)
 
     flags = CPUINFO.read_text().split()
@@ -53,7 +53,7 @@ def test_this_machines_target_has_what_its_kernel_lists() -> None:
     assert has_feature(target, "avx2") == ("avx2" in flags)
 
 
-def test_a_processor_of_the_users_own_is_taken_as_it_is() -> None:
+def test_a_processor_of_the_users_own_is_taken_as_it_is():
     target = resolve_target('{"kind": "llvm", "mcpu": "x86-64-v3"}', 1)
 
     assert not target.attrs.get("mattr")

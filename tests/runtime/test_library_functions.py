@@ -1,7 +1,5 @@
 """Kernels marked for the C library's functions call them; unmarked ones have vectors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -24,7 +22,7 @@ def vector_module(dtype: str) -> tvm.IRModule:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("is_marked", [False, True])
-def test_marked_kernels_call_the_library(dtype: str, is_marked: bool) -> None:
+def test_marked_kernels_call_the_library(dtype, is_marked):
     module = vector_module(dtype)
     if is_marked:
         module = left_to_library(module)

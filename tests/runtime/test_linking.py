@@ -1,10 +1,7 @@
 """Linkers that fail, and why, in a sentence; libraries that are loaded as they lie there."""
 
-from __future__ import annotations
-
 import errno
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,14 +23,12 @@ class Unlinked:
         raise RuntimeError(SAID)
 
 
-def test_what_the_linker_said_is_told(tmp_path: Path) -> None:
+def test_what_the_linker_said_is_told(tmp_path):
     with pytest.raises(MachineError, match=r"could not link model.so: /usr/bin/ld: final link"):
         export_library(Unlinked(), tmp_path / "model.so")
 
 
-def test_a_full_disk_is_told_from_other_faults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_from_other_faults(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     with pytest.raises(OSError, match="No space left") as raised:
         export_library(Unlinked(), tmp_path / "model.so")
@@ -58,9 +53,7 @@ def moved(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [unlinked, moved])
-def test_a_library_is_loaded_as_it_lies_there_now(
-    tmp_path: Path, replace: Callable[[Path], None]
-) -> None:
+def test_a_library_is_loaded_as_it_lies_there_now(tmp_path, replace):
     path, held, found = tmp_path / "compile" / "model.so", [], []
     path.parent.mkdir()
     for number in (1, 2):

@@ -1,9 +1,6 @@
 """Libraries that are cut off, damaged, foreign or made for another machine are never mapped."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from tests import tuned_tiny
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     path = tmp_path_factory.mktemp("sealed") / "model.so"
     data = te.placeholder((1,), "float32")
     result = te.compute((1,), lambda i: data[i] + 1)
@@ -27,7 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_sealed_library_runs_and_says_what_it_is(library: Path) -> None:
+def test_a_sealed_library_runs_and_says_what_it_is(library):
     note = require_runnable(library)
     assert note.target == tuned_tiny.fingerprint().target
     given, written = (tvm.runtime.tensor(np.zeros(1, "float32")) for _ in range(2))
@@ -35,7 +32,7 @@ def test_a_sealed_library_runs_and_says_what_it_is(library: Path) -> None:
     assert written.numpy()[0] == 1
 
 
-def test_whatever_is_changed_is_refused(library: Path, tmp_path: Path) -> None:
+def test_whatever_is_changed_is_refused(library, tmp_path):
     content, changed = library.read_bytes(), tmp_path / "changed.so"
     generator = np.random.default_rng(0)
     places = generator.integers(0, len(content), 40).tolist() + [len(content) - n for n in (1, 9)]
@@ -48,13 +45,13 @@ def test_whatever_is_changed_is_refused(library: Path, tmp_path: Path) -> None:
             require_runnable(changed)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.so"):
         with pytest.raises(InputError, match="cannot be read"):
             read_note(path)
 
 
-def test_a_foreign_librarys_constructor_does_not_run(tmp_path: Path) -> None:
+def test_a_foreign_librarys_constructor_does_not_run(tmp_path):
     code, ran = tmp_path / "foreign.c", tmp_path / "ran"
     code.write_text(
         "#include <fcntl.h>\n__attribute__((constructor)) static void run(void) "
@@ -67,9 +64,7 @@ def test_a_foreign_librarys_constructor_does_not_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-def test_a_library_of_another_machine_is_named_as_such(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_of_another_machine_is_named_as_such(library, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sealed_library, "usable_cores", lambda: 0)
         with pytest.raises(MachineError, match="threads, and this process may use 0 cores"):

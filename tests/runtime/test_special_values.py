@@ -1,7 +1,5 @@
 """NaN and infinities in compiled kernels: what onnxruntime gives, and at no further instruction."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

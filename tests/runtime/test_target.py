@@ -1,9 +1,6 @@
 """Targets that a user names: wrong ones are refused, and those that cannot run on this CPU."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,23 +20,19 @@ from fewtune.runtime.target import resolve_target
         ({"mcpu": 3}, "is not one that TVM knows"),
     ],
 )
-def test_what_llvm_does_not_know_is_refused(
-    wrong: dict[str, object], complaint: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_llvm_does_not_know_is_refused(wrong, complaint, capfd):
     with pytest.raises(InputError, match=complaint):
         resolve_target(json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu", **wrong}), 1)
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("text", ["nonsense", '{"kind":', '{"a":' * 5000, "[1]"])
-def test_what_is_no_target_is_refused(text: str) -> None:
+def test_what_is_no_target_is_refused(text):
     with pytest.raises(InputError):
         resolve_target(text, 1)
 
 
-def test_a_target_that_this_cpu_cannot_run_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_this_cpu_cannot_run_is_refused(tmp_path, monkeypatch):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags : avx avx2 fma f16c\n")
     monkeypatch.setattr(host_features, "CPUINFO", cpuinfo)

@@ -1,7 +1,5 @@
 """Modules read as TVM wrote them, by this version or another."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -16,7 +14,7 @@ def written() -> str:
 
 
 @pytest.mark.parametrize("version", [tvm.__version__, "0.26.0"])
-def test_a_module_is_read_as_tvm_reads_it(version: str) -> None:
+def test_a_module_is_read_as_tvm_reads_it(version):
     graph = json.loads(written())
     assert graph["metadata"] == {"tvm_version": tvm.__version__}
     graph["metadata"]["tvm_version"] = version
@@ -25,6 +23,6 @@ def test_a_module_is_read_as_tvm_reads_it(version: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata": []}', written()[:-20]])
-def test_what_is_no_module_is_refused(text: str) -> None:
+def test_what_is_no_module_is_refused(text):
     with pytest.raises((ValueError, TypeError, KeyError, RuntimeError)):
         read_module(text)

@@ -1,7 +1,5 @@
 """Exponentials and their kin in vectors: as exact as float32 allows, and no call of the library."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +43,7 @@ def results(function: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_errors_are_a_few_units_in_the_last_place(name: str) -> None:
+def test_errors_are_a_few_units_in_the_last_place(name):
     function, exact, bounds = FUNCTIONS[name]
     values = np.random.default_rng(0).uniform(*bounds, ELEMENTS).astype("float32")
     expected = exact(values.astype("float64"))
@@ -54,7 +52,7 @@ def test_errors_are_a_few_units_in_the_last_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_no_number_or_infinite_is_as_it_should_be(name: str) -> None:
+def test_what_is_no_number_or_infinite_is_as_it_should_be(name):
     function, exact, _ = FUNCTIONS[name]
     values = np.ones(ELEMENTS, "float32")
     values[: len(SPECIAL)] = SPECIAL
@@ -63,7 +61,7 @@ def test_what_is_no_number_or_infinite_is_as_it_should_be(name: str) -> None:
     assert np.allclose(results(function, values), expected, rtol=4e-7, atol=0, equal_nan=True)
 
 
-def test_numbers_too_small_to_be_normal_are_reached() -> None:
+def test_numbers_too_small_to_be_normal_are_reached():
     values = np.linspace(-103, -88, ELEMENTS).astype("float32")
     expected = np.exp(values.astype("float64"))
     assert np.abs(results(tvm.tirx.exp, values) - expected).max() < 2e-43
@@ -72,7 +70,7 @@ def test_numbers_too_small_to_be_normal_are_reached() -> None:
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf"])
-def test_far_from_zero_results_are_exactly_one(name: str) -> None:
+def test_far_from_zero_results_are_exactly_one(name):
     values = np.full(ELEMENTS, 10, "float32")
     values[:4] = 8, 20, 1e6, np.inf
     values[ELEMENTS // 2 :] *= -1
@@ -80,7 +78,7 @@ def test_far_from_zero_results_are_exactly_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("exponent", POWERS)
-def test_common_powers_are_products_and_roots(exponent: float) -> None:
+def test_common_powers_are_products_and_roots(exponent):
     values = np.random.default_rng(0).uniform(0.1, 9, ELEMENTS).astype("float32")
 
     def raised(x: Any) -> Any:
@@ -93,7 +91,7 @@ def test_common_powers_are_products_and_roots(exponent: float) -> None:
 
 
 @pytest.mark.parametrize("exponent", POWERS)
-def test_powers_of_zeros_and_infinities_are_as_ieee_754_has_them(exponent: float) -> None:
+def test_powers_of_zeros_and_infinities_are_as_ieee_754_has_them(exponent):
     values = np.ones(ELEMENTS, "float32")
     ends = [*SPECIAL, -1.0, 1e30, -1e30, 2e38, 1e-30, 1e-44, -1e-44]
     values[: len(ends)] = ends
@@ -107,19 +105,19 @@ def test_powers_of_zeros_and_infinities_are_as_ieee_754_has_them(exponent: float
     np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(expected[is_number]))
 
 
-def test_any_other_power_is_the_librarys() -> None:
+def test_any_other_power_is_the_librarys():
     values = np.random.default_rng(0).uniform(0.1, 9, ELEMENTS).astype("float32")
     found = results(lambda x: tvm.tirx.power(x, tvm.tirx.const(1.7, "float32")), values)
     assert np.allclose(found, values.astype("float64") ** 1.7, rtol=4e-7)
 
 
-def test_double_precision_keeps_its_own() -> None:
+def test_double_precision_keeps_its_own():
     values = np.random.default_rng(0).uniform(-9, 9, ELEMENTS)
     assert np.allclose(results(tvm.tirx.exp, values), np.exp(values), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "erf", "log", "sigmoid"])
-def test_nothing_is_called_once_an_element(name: str) -> None:
+def test_nothing_is_called_once_an_element(name):
     library = compiled(vectorised(FUNCTIONS[name][0]).mod, tuned_tiny.target())
     assembly = library.inspect_source("asm")
     assert not [name for name in ("expf", "tanhf", "erff", "logf") if name in assembly]

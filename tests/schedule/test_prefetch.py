@@ -1,7 +1,5 @@
 """Prefetched weights: which, when, on which CPUs; and results stay the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -94,7 +92,7 @@ def prefetched_elements(module: tvm.IRModule) -> dict[int, set[int]]:
 
 
 @only_x86
-def test_while_a_panel_is_used_all_lines_of_a_later_one_are_prefetched() -> None:
+def test_while_a_panel_is_used_all_lines_of_a_later_one_are_prefetched():
     module = prefetched(laid_out(32), tuned_tiny.target())
     panel = DEPTH * VECTOR
     lines = prefetched_elements(module)
@@ -108,7 +106,7 @@ def test_while_a_panel_is_used_all_lines_of_a_later_one_are_prefetched() -> None
 
 
 @only_x86
-def test_the_assembly_has_prefetches_and_the_result_is_the_same() -> None:
+def test_the_assembly_has_prefetches_and_the_result_is_the_same():
     plain, ahead = laid_out(32), prefetched(laid_out(32), tuned_tiny.target())
     assembler = compiled(ahead, target=tuned_tiny.target()).inspect_source("asm")
     assert "prefetcht0" in assembler
@@ -127,7 +125,7 @@ def test_the_assembly_has_prefetches_and_the_result_is_the_same() -> None:
 
 
 @only_x86
-def test_drawn_schedules_compute_the_same_with_prefetches() -> None:
+def test_drawn_schedules_compute_the_same_with_prefetches():
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     space = SearchSpace(matrix_product(48), tuned_tiny.target())
@@ -165,11 +163,11 @@ def test_drawn_schedules_compute_the_same_with_prefetches() -> None:
         tiled(matrix_product(32, free=False)),  # no weights
     ],
 )
-def test_kernels_that_would_not_gain_are_left_alone(module: tvm.IRModule) -> None:
+def test_kernels_that_would_not_gain_are_left_alone(module):
     assert prefetched(module, tuned_tiny.target()) is module
 
 
-def test_other_processors_are_left_alone() -> None:
+def test_other_processors_are_left_alone():
     arm = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
     assert prefetched(laid_out(32), arm).same_as(laid_out(32))
     gpu = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})

@@ -1,7 +1,5 @@
 """Test arguments of checked kernels: large ones are views of a small table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ def weights(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(20, 300), (2100, 2048)])
-def test_neighbors_of_an_argument_differ(shape: tuple[int, int]) -> None:
+def test_neighbors_of_an_argument_differ(shape):
     given = weights(*shape)
     rows, columns = shape
     assert given.shape == shape and 0.2 < given.std() < 0.8
@@ -23,12 +21,12 @@ def test_neighbors_of_an_argument_differ(shape: tuple[int, int]) -> None:
             assert np.mean(below == given[:-row, 64:-64]) < 0.01
 
 
-def test_a_large_argument_takes_little_memory() -> None:
+def test_a_large_argument_takes_little_memory():
     given = weights(2100, 2048)
     assert given.base.base.nbytes < given.nbytes / 3
 
 
-def test_indices_are_within_the_axis_and_differ() -> None:
+def test_indices_are_within_the_axis_and_differ():
     signature = Signature([Parameter((5, 8), "int64", True, False)], most_index=41)
     found = drawn(signature, 0, positive=False)
     assert len(np.unique(found)) == 40 and found.min() >= 0 and found.max() < 41

@@ -1,7 +1,5 @@
 """Buffers that are reused between checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.buffers import Buffers
 
 
-def test_a_tensor_and_its_array_are_the_same_memory() -> None:
+def test_a_tensor_and_its_array_are_the_same_memory():
     buffers = Buffers()
     tensor, array = buffers.tensor(0, (2, 3), "float16")
     array[:] = [[1, 2, 3], [4, 5, 6]]
@@ -19,7 +17,7 @@ def test_a_tensor_and_its_array_are_the_same_memory() -> None:
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-def test_buffers_grow_as_needed() -> None:
+def test_buffers_grow_as_needed():
     buffers = Buffers()
     buffers.tensor(0, (100,), "float32")
     buffers.tensor(0, (3, 3), "int64")
@@ -30,7 +28,7 @@ def test_buffers_grow_as_needed() -> None:
     assert buffers.held_bytes == 801
 
 
-def test_large_arguments_are_laid_into_borrowed_memory() -> None:
+def test_large_arguments_are_laid_into_borrowed_memory():
     memory = tvm.runtime.empty((2**22,), "float32")
     lent = []
 

@@ -1,7 +1,5 @@
 """The check of schedules: right kernels of every kind pass, wrong ones are refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 
@@ -156,7 +154,7 @@ def checked(task: tvm.IRModule, scheduled: tvm.IRModule, built: tvm.IRModule) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_right_kernel_of_any_kind_passes(kind: str) -> None:
+def test_a_right_kernel_of_any_kind_passes(kind):
     task = KINDS[kind]()
     schedule = default_schedule(task, tuned_tiny.target())
     module = task if schedule is None else schedule.mod
@@ -167,7 +165,7 @@ def test_a_right_kernel_of_any_kind_passes(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["borders", "depthwise", "half precision", "integers", "gather"])
-def test_a_kernel_that_leaves_a_row_out_is_refused(kind: str) -> None:
+def test_a_kernel_that_leaves_a_row_out_is_refused(kind):
     task = KINDS[kind]()
     shorter = altered(task, extent_less=True)
     verdict = checked(task, task, shorter)
@@ -176,7 +174,7 @@ def test_a_kernel_that_leaves_a_row_out_is_refused(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["borders", "strided", "depthwise", "long sums", "integers"])
-def test_a_kernel_that_leaves_a_term_of_a_sum_out_is_refused(kind: str) -> None:
+def test_a_kernel_that_leaves_a_term_of_a_sum_out_is_refused(kind):
     task = KINDS[kind]()
     assert checked(task, task, altered(task, extent_less=False)).fault
 
@@ -200,7 +198,7 @@ def kinds(lines: list[str], place: int) -> str:
     return remap.split('"')[1]
 
 
-def test_a_fault_is_reported_with_its_position() -> None:
+def test_a_fault_is_reported_with_its_position():
     task = product(8)
     fault = checked(task, task, altered(task, extent_less=True)).fault
     assert fault.startswith("12 of 192 elements differ; at [0, 15] it has nan, right is ")

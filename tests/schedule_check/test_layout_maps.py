@@ -1,7 +1,5 @@
 """Layout maps of weights: read from a schedule, applied, and refused if they lose weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -46,9 +44,7 @@ WEIGHTS = np.arange(48, dtype="float32").reshape(6, 8)
         ("(a * 8 + b + 5) % 48", "48,", np.roll(WEIGHTS.reshape(48), 5)),
     ],
 )
-def test_weights_get_the_layout_of_the_schedule(
-    store: str, shape: str, expected: np.ndarray
-) -> None:
+def test_weights_get_the_layout_of_the_schedule(store, shape, expected):
     (block,) = layout_blocks(schedule(store, shape)).values()
     made = np.empty(expected.shape, "float32")
     lay_out(block, WEIGHTS, made)
@@ -63,12 +59,12 @@ def test_weights_get_the_layout_of_the_schedule(
         ("(a * 8 + b) * 2 % 48", "48,", "several weights in one place"),
     ],
 )
-def test_a_layout_that_loses_weights_is_refused(store: str, shape: str, said: str) -> None:
+def test_a_layout_that_loses_weights_is_refused(store, shape, said):
     (block,) = layout_blocks(schedule(store, shape)).values()
     with pytest.raises(LayoutError, match=said):
         lay_out(block, WEIGHTS, np.empty(48, "float32"))
 
 
-def test_a_kernel_without_layout_rewrite_has_no_map() -> None:
+def test_a_kernel_without_layout_rewrite_has_no_map():
     plain = schedule("a, b", "6, 8").script().replace("layout_rewrite_preproc", "another")
     assert layout_blocks(tvm.script.from_source(plain)) == {}

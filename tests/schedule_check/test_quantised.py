@@ -1,7 +1,5 @@
 """The check of kernels in eight bits: outputs depend on sums, and faults are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -81,7 +79,7 @@ def expected(task: tvm.IRModule, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_right_kernel_passes_with_any_dot_product(name: str) -> None:
+def test_a_right_kernel_passes_with_any_dot_product(name):
     task = product(name)
     schedule = default_schedule(task, tuned_tiny.target())
     assert schedule is not None
@@ -89,18 +87,18 @@ def test_a_right_kernel_passes_with_any_dot_product(name: str) -> None:
     assert fault_of(task, task) == ""
 
 
-def test_outputs_are_not_all_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_not_all_at_a_limit(monkeypatch):
     made = expected(product(), monkeypatch)
     assert len(np.unique(made)) > 60
     assert np.mean((made == 0) | (made == 255)) < 0.2
 
 
 @pytest.mark.parametrize("fault", ["byte", "addend", "scale"])
-def test_a_fault_behind_rounding_and_limits_is_refused(fault: str) -> None:
+def test_a_fault_behind_rounding_and_limits_is_refused(fault):
     assert "elements differ" in fault_of(product(), product(fault=fault))
 
 
-def test_a_quantised_input_is_spread_over_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantised_input_is_spread_over_its_bytes(monkeypatch):
     data = te.placeholder((40, 40), name="data")
     scale, zero = te.placeholder((1, 1), name="scale"), te.placeholder((1, 1), name="zero")
     parts = te.compute((40, 40), lambda i, j: te.nearbyint(data[i, j] / scale[0, 0]))

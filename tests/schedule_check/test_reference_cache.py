@@ -1,7 +1,5 @@
 """References that one process computes are read by others; damaged ones are computed again."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def only_file(folder: Path) -> Path:
     return file
 
 
-def test_a_written_reference_is_read(tmp_path: Path) -> None:
+def test_a_written_reference_is_read(tmp_path):
     ReferenceCache(tmp_path).write("a task", FOUND)
     read = ReferenceCache(tmp_path).read("a task")
     assert read is not None
@@ -40,7 +38,7 @@ def test_a_written_reference_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["first", "header", "array", "short", "empty"])
-def test_a_damaged_file_is_ignored(tmp_path: Path, place: str) -> None:
+def test_a_damaged_file_is_ignored(tmp_path, place):
     ReferenceCache(tmp_path).write("a task", FOUND)
     file = only_file(tmp_path)
     content = bytearray(file.read_bytes())
@@ -53,19 +51,19 @@ def test_a_damaged_file_is_ignored(tmp_path: Path, place: str) -> None:
     assert ReferenceCache(tmp_path).read("a task") is None
 
 
-def test_large_references_are_not_cached(tmp_path: Path) -> None:
+def test_large_references_are_not_cached(tmp_path):
     ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND)
     assert not any((tmp_path / "references").glob("*"))
 
 
-def test_without_a_folder_nothing_is_cached(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_folder_nothing_is_cached(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ReferenceCache().write("a task", FOUND)
     assert ReferenceCache().read("a task") is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_process_reads_the_reference_of_the_first(tmp_path: Path, monkeypatch) -> None:
+def test_a_second_process_reads_the_reference_of_the_first(tmp_path, monkeypatch):
     session = tmp_path / f"{SESSION_PREFIX}one"
     session.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(session))

@@ -1,7 +1,5 @@
 """A search that the predictor guides."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from tests import recorded
 from tests.made.predictors import learnt, some_points
 
 
-def test_a_guide_has_register_tiles_take_turns() -> None:
+def test_a_guide_has_register_tiles_take_turns():
     space = recorded.space()
     prior = Prior(space)
     guide = Guide.of(space, prior, Predictor(learnt(some_points(600))), is_cold=False)
@@ -34,7 +32,7 @@ def test_a_guide_has_register_tiles_take_turns() -> None:
     assert held_back[0] == (other if ahead < 0.08 else best[0])
 
 
-def test_a_guide_rates_a_point_once() -> None:
+def test_a_guide_rates_a_point_once():
     space = recorded.space()
     guide = Guide.of(space, Prior(space), Predictor(learnt(some_points(600))), is_cold=False)
     assert guide is not None
@@ -47,7 +45,7 @@ def test_a_guide_rates_a_point_once() -> None:
     assert [rated[p] for p in points[20:]] == pytest.approx(list(guide.expected(points[20:])))
 
 
-def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
+def test_a_guided_search_finds_sooner_what_a_search_finds():
     knowledge = Knowledge(predictor=Predictor(learnt(some_points(600))))
     options = TuneOptions(batch_size=8)
 
@@ -63,7 +61,7 @@ def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
     assert first_batch(knowledge, 1) == first_batch(knowledge, 1)
 
 
-def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
+def test_a_guided_search_proposes_nothing_twice_and_learns():
     knowledge = Knowledge(predictor=Predictor(learnt(some_points(300))))
     search = make_strategy(recorded.space(), knowledge, TuneOptions(batch_size=8), 1)
     seen: list[Point] = []
@@ -79,7 +77,7 @@ def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
     assert knowledge.cost_model.samples == 0
 
 
-def test_without_the_predictor_the_cost_model_decides() -> None:
+def test_without_the_predictor_the_cost_model_decides():
     knowledge = Knowledge(predictor=Predictor(learnt(some_points(100))))
     plain = make_strategy(recorded.space(), knowledge, TuneOptions(informed_start=False), 1)
     assert plain.guide is None

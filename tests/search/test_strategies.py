@@ -1,7 +1,5 @@
 """Search strategies on a task whose every schedule was measured: without hardware, to the byte."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from statistics import median
@@ -51,20 +49,20 @@ def best_s(measured: list[Point]) -> float:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_proposes_nothing_twice(name: str) -> None:
+def test_a_strategy_proposes_nothing_twice(name):
     strategy, measured = search(name, 1, 24)
     assert len(measured) == len(set(measured)) == 24
     assert strategy.fastest(1)[0] == min(measured, key=lambda p: recorded.times_s()[p])
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_equal_seeds_search_alike(name: str) -> None:
+def test_equal_seeds_search_alike(name):
     assert search(name, 3)[1] == searched(name, 3)
     assert search(name, 4, BATCH)[1] != searched(name, 3)[:BATCH]
 
 
 @pytest.mark.parametrize("name", ["evolutionary", "annealing", "adaptive"])
-def test_a_search_beats_drawing_at_random(name: str) -> None:
+def test_a_search_beats_drawing_at_random(name):
     seeds = range(1, 6)
     found = median(best_s(searched(name, seed)) for seed in seeds)
     drawn = median(best_s(searched("random", seed)) for seed in seeds)
@@ -74,7 +72,7 @@ def test_a_search_beats_drawing_at_random(name: str) -> None:
     assert found <= ranked[len(ranked) // 50]
 
 
-def test_a_failed_candidate_is_not_proposed_again() -> None:
+def test_a_failed_candidate_is_not_proposed_again():
     options = TuneOptions(batch_size=4)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
     seen: set[Point] = set()
@@ -86,7 +84,7 @@ def test_a_failed_candidate_is_not_proposed_again() -> None:
     assert strategy.fastest(3) == []
 
 
-def test_what_an_earlier_run_measured_is_known() -> None:
+def test_what_an_earlier_run_measured_is_known():
     strategy, measured = search("evolutionary", 1, 16)
     later = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=8), 2)
     later.remember(measured, [recorded.times_s()[point] for point in measured])
@@ -95,7 +93,7 @@ def test_what_an_earlier_run_measured_is_known() -> None:
     assert not {proposal.point for proposal in later.next_batch(8)} & set(measured)
 
 
-def test_seeds_come_first_and_the_rest_of_the_batch_is_searched() -> None:
+def test_seeds_come_first_and_the_rest_of_the_batch_is_searched():
     given = search("evolutionary", 1, 16)[1][:3]
     strategy = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=8), 2)
     strategy.begin_from(given)
@@ -105,7 +103,7 @@ def test_seeds_come_first_and_the_rest_of_the_batch_is_searched() -> None:
     assert strategy.next_batch(8)
 
 
-def test_seeds_that_an_interrupted_run_left_come_next() -> None:
+def test_seeds_that_an_interrupted_run_left_come_next():
     """A batch has room for some of them only; what it measured is not measured again."""
     space = recorded.space()
     random = np.random.default_rng(5)
@@ -118,7 +116,7 @@ def test_seeds_that_an_interrupted_run_left_come_next() -> None:
     assert not set(seeds[:2]) & set(proposed)
 
 
-def test_a_batch_holds_no_program_twice() -> None:
+def test_a_batch_holds_no_program_twice():
     strategy = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=16), 3)
     for _ in range(3):
         batch = strategy.next_batch(16)
@@ -129,7 +127,7 @@ def test_a_batch_holds_no_program_twice() -> None:
         assert all(strategy.is_measured(digest) for digest in digests)
 
 
-def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:
+def test_adaptive_sampling_measures_fewer_where_candidates_are_alike():
     strategy, _ = search("adaptive", 1, 24)
     assert isinstance(strategy, AdaptiveSampling)
     alike = strategy.gather(strategy.draw, 12)
@@ -139,7 +137,7 @@ def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:
     assert 1 <= len({proposal.point for proposal in chosen}) <= 8
 
 
-def test_a_small_space_is_searched_to_its_end() -> None:
+def test_a_small_space_is_searched_to_its_end():
     options = TuneOptions(strategy="random", batch_size=64)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
     strategy.rejected.update(recorded.points()[:-10])
@@ -147,7 +145,7 @@ def test_a_small_space_is_searched_to_its_end() -> None:
     assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
 
 
-def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> None:
+def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has():
     space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
     search = EvolutionarySearch(space, Knowledge(), TuneOptions(), 0)
     pool = search.gather(search.draw, 24)

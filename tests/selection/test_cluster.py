@@ -1,8 +1,5 @@
 """Clusters, representatives and what is set aside, on small graphs worked out by hand."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,7 +59,7 @@ def select(**options: object):
     )
 
 
-def test_a_task_in_two_cliques_goes_to_the_larger_sum() -> None:
+def test_a_task_in_two_cliques_goes_to_the_larger_sum():
     groups, note = clique_groups(BRIDGE, 0.5, NAMES)
     assert (groups, note) == ([[0, 1, 2], [3], [4]], "")
     # With c closer to d than to both others together, the pair has the larger sum.
@@ -70,18 +67,18 @@ def test_a_task_in_two_cliques_goes_to_the_larger_sum() -> None:
     assert clique_groups(strong, 0.1, NAMES)[0] == [[2, 3], [0, 1]]
 
 
-def test_ties_go_to_the_names() -> None:
+def test_ties_go_to_the_names():
     path = symmetric(3, {(0, 1): 0.5, (1, 2): 0.5})
     assert clique_groups(path, 0.5, ["a", "b", "c"])[0] == [[0, 1], [2]]
     assert clique_groups(path, 0.5, ["c", "b", "a"])[0] == [[1, 2], [0]]
 
 
-def test_tasks_with_nothing_in_common_are_never_joined() -> None:
+def test_tasks_with_nothing_in_common_are_never_joined():
     assert clique_groups(np.eye(3), 0.0, NAMES)[0] == [[0], [1], [2]]
     assert clique_groups(np.eye(0), 0.5, NAMES) == ([], "")
 
 
-def test_too_many_cliques_raise_the_threshold_and_end() -> None:
+def test_too_many_cliques_raise_the_threshold_and_end():
     # Four pairs of strangers, everyone else alike: 2^4 maximal cliques.
     matrix = np.full((8, 8), 0.52)
     for first in range(0, 8, 2):
@@ -94,7 +91,7 @@ def test_too_many_cliques_raise_the_threshold_and_end() -> None:
     assert len(clique_groups(matrix, 0.5, NAMES, most=1)[0]) == 8
 
 
-def test_greedy_rounds_place_every_task_once() -> None:
+def test_greedy_rounds_place_every_task_once():
     generator = np.random.default_rng(0)
     values = generator.uniform(size=(10, 10))
     matrix = np.maximum(values, values.T)
@@ -107,13 +104,13 @@ def test_greedy_rounds_place_every_task_once() -> None:
             assert (matrix[np.ix_(group, group)] >= threshold).all()
 
 
-def test_representative_has_the_largest_sum_then_the_largest_share() -> None:
+def test_representative_has_the_largest_sum_then_the_largest_share():
     assert representative([0, 1, 2], BRIDGE, [0.1, 0.2, 0.7, 0, 0], NAMES) == 0  # 1.7 1.6 1.5
     assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.2, 0], NAMES) == 3
     assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.1, 0], NAMES) == 2
 
 
-def test_agglomerative() -> None:
+def test_agglomerative():
     assert agglomerative_groups(np.eye(0), 0.5) == []
     assert agglomerative_groups(np.eye(1), 0.5) == [[0]]
     pair = symmetric(2, {(0, 1): 0.6})
@@ -123,14 +120,14 @@ def test_agglomerative() -> None:
     assert len(agglomerative_groups(BRIDGE, 0.5, clusters=9)) == 5
 
 
-def test_members_unlike_their_representative_get_their_own() -> None:
+def test_members_unlike_their_representative_get_their_own():
     split = split_unrelated([[0, 1, 2, 3]], BRIDGE, [0.1] * 5, NAMES)
     assert split == [(2, [0, 1, 2, 3])]
     split = split_unrelated([[0, 1, 3, 4]], BRIDGE, [0.1] * 5, NAMES)
     assert split == [(0, [0, 1]), (3, [3, 4])]
 
 
-def test_selection_and_what_is_set_aside() -> None:
+def test_selection_and_what_is_set_aside():
     selection, matrix = select()
     assert [(it.representative, it.members) for it in selection.clusters] == [
         ("wide", ["wide", "near"]),
@@ -150,7 +147,7 @@ def test_selection_and_what_is_set_aside() -> None:
     assert everything.dependents == {}
 
 
-def test_what_seems_small_is_left_to_measuring() -> None:
+def test_what_seems_small_is_left_to_measuring():
     tasks = [*TASKS, task("small", 0.004), task("small_pool", 0.004, "pool")]
 
     def chosen(**options: object) -> tuple[list[str], list[str]]:
@@ -168,7 +165,7 @@ def test_what_seems_small_is_left_to_measuring() -> None:
     assert chosen(min_share=0.004)[0] == []
 
 
-def test_a_small_cluster_is_served_without_a_representative() -> None:
+def test_a_small_cluster_is_served_without_a_representative():
     # A search for one task, which serves nobody else, has to be worth four times as much.
     assert select(min_cluster_share=0.05)[0].alone == []
     selection, _ = select(min_cluster_share=0.051)
@@ -182,7 +179,7 @@ def test_a_small_cluster_is_served_without_a_representative() -> None:
     assert everything.alone == []
 
 
-def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else() -> None:
+def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else():
     # Less than one operation for each of their four bytes, as in a matrix-vector product.
     vector = [task("vector", 0.6, "dense", flops=2.0), task("more", 0.2, "dense", flops=2.0)]
     spaces = {**SPACES, "vector": space(1, 4096), "more": space(1, 1024)}
@@ -200,7 +197,7 @@ def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else() -> N
     assert everything.alone == []
 
 
-def test_what_the_bank_serves_is_not_clustered(tmp_path: Path) -> None:
+def test_what_the_bank_serves_is_not_clustered(tmp_path):
     bank = made_bank(
         entry("thin", space(64, 16)),
         entry("wider", space(64, 128)),
@@ -232,7 +229,7 @@ def test_what_the_bank_serves_is_not_clustered(tmp_path: Path) -> None:
     assert everything.representatives == ["wide", "near", "far"]
 
 
-def test_what_the_bank_holds_itself_comes_first() -> None:
+def test_what_the_bank_holds_itself_comes_first():
     own = next(task.info.workload for task in TASKS if task.info.name == "wide")
     bank = made_bank(entry(own, space(64, 128)), entry("other", space(64, 128)))
     selection, _ = select_from_spaces(
@@ -242,7 +239,7 @@ def test_what_the_bank_holds_itself_comes_first() -> None:
     assert (first.workload, first.similarity, second.workload) == (own, 1.0, "other")
 
 
-def test_an_empty_bank_changes_nothing() -> None:
+def test_an_empty_bank_changes_nothing():
     with_bank, matrix = select_from_spaces(
         TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=made_bank()
     )
@@ -250,7 +247,7 @@ def test_an_empty_bank_changes_nothing() -> None:
     assert matrix.names == select()[1].names
 
 
-def test_files_are_the_same_each_time(tmp_path: Path) -> None:
+def test_files_are_the_same_each_time(tmp_path):
     for name in ("first", "second"):
         selection, matrix = select()
         selection.write(tmp_path / name)
@@ -261,7 +258,7 @@ def test_files_are_the_same_each_time(tmp_path: Path) -> None:
     assert table[:2] == ["task,wide,near,far", "wide,1.0000,0.9258,0.1250"]
 
 
-def test_an_empty_selection_has_files_too(tmp_path: Path) -> None:
+def test_an_empty_selection_has_files_too(tmp_path):
     selection, matrix = select(min_share=0.9)
     write_similarity(selection, matrix, tmp_path)
     assert (tmp_path / "similarity.csv").read_text() == "task\n"
@@ -279,6 +276,6 @@ def test_an_empty_selection_has_files_too(tmp_path: Path) -> None:
         {"similarity": 0.5},
     ],
 )
-def test_impossible_options_are_refused(options: dict[str, object]) -> None:
+def test_impossible_options_are_refused(options):
     with pytest.raises(ValidationError):
         SelectOptions(**options)

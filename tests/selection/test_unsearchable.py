@@ -1,11 +1,7 @@
 """A task that MetaSchedule raises for is set aside, and the others are selected."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from fewtune.runtime.tvm import te, tvm
 from fewtune.selection.options import SelectOptions
@@ -25,9 +21,7 @@ def product(width: int) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([data, weight, result])})
 
 
-def test_a_task_without_a_design_space_is_set_aside_and_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
     modules = {"odd": product(16), "plain": product(32)}
     generated = space_signature.generated
 
@@ -53,7 +47,7 @@ def test_a_task_without_a_design_space_is_set_aside_and_named(
     assert named in selection.set_aside_rule
 
 
-def test_a_product_with_a_permuted_bias_has_a_design_space() -> None:
+def test_a_product_with_a_permuted_bias_has_a_design_space():
     found = space_signature.design_space(product_with_permuted_bias(), TARGET)
     assert found.fault == ""
     assert found.traces

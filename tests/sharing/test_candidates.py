@@ -1,7 +1,5 @@
 """What a task is offered: moved and drawn schedules; only those to be measured are made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -51,7 +49,7 @@ def points_of(offers: Offers) -> list[Point]:
     return [offer.proposal.point for offer in offers.likeliest]
 
 
-def test_the_donors_best_comes_first_then_what_is_rated_best() -> None:
+def test_the_donors_best_comes_first_then_what_is_rated_best():
     search, points = guided(), some_points(6, seed=5)
     assert search.guide is not None
     # A donor's best that is rated far below others is another test's.
@@ -69,7 +67,7 @@ def test_the_donors_best_comes_first_then_what_is_rated_best() -> None:
     assert all(offer.rank == 1 + points.index(offer.proposal.point) for offer in offers.likeliest)
 
 
-def test_a_donors_best_that_is_rated_far_below_others_is_not_first() -> None:
+def test_a_donors_best_that_is_rated_far_below_others_is_not_first():
     search = guided()
     assert search.guide is not None
     points = some_points(40, seed=5)
@@ -83,9 +81,7 @@ def test_a_donors_best_that_is_rated_far_below_others_is_not_first() -> None:
         assert (offers[0] == first) == (first in near)
 
 
-def test_schedules_are_made_of_those_only_that_are_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_schedules_are_made_of_those_only_that_are_measured(monkeypatch):
     made: list[Point] = []
     whole = SearchSpace.make_all
 
@@ -106,7 +102,7 @@ def test_schedules_are_made_of_those_only_that_are_measured(
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served: bool) -> None:
+def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served):
     points = some_points(200, seed=5)
     rows = 0
     given = [p for p in points if (parallel_axis_of(p.decisions) == rows) == is_served][:8]
@@ -129,7 +125,7 @@ def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served: bool
         assert any(parallel_axis_of(point.decisions) == rows for point in drawn)
 
 
-def test_what_was_measured_is_not_offered_again() -> None:
+def test_what_was_measured_is_not_offered_again():
     search, points = guided(), some_points(6, seed=5)
     search.times_s.update({point: recorded.times_s()[point] for point in points[:5]})
     offers = offered(search, [*map(donation, points)], drawn=0)
@@ -137,9 +133,7 @@ def test_what_was_measured_is_not_offered_again() -> None:
     assert offers.offered == 6
 
 
-def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(monkeypatch):
     search, points = guided(), some_points(6, seed=5)
     donations = [*map(donation, points)]
     wanted = points_of(offered(search, donations, drawn=0))
@@ -155,7 +149,7 @@ def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(
     assert offers.reasons == {"rejected": 1}
 
 
-def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place() -> None:
+def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place():
     search, (point,) = guided(), some_points(1, seed=5)
     foreign = replace(donation(point), samples=donation(point).samples[:-1])
     offers = offered(search, [foreign])
@@ -169,7 +163,7 @@ def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place(
 
 
 @pytest.mark.parametrize(("share", "measured"), [(0.09, 9), (0.01, 3)])
-def test_a_task_that_no_rule_fits_is_not_left_at_its_default(share: float, measured: int) -> None:
+def test_a_task_that_no_rule_fits_is_not_left_at_its_default(share, measured):
     """Extents without factors (a product onto 53 classes) and no donor: draws at random."""
     left, right = te.placeholder((7, 29), name="left"), te.placeholder((29, 53), name="right")
     product = te.create_prim_func([left, right, topi.matmul(left, right)])

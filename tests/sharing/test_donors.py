@@ -1,7 +1,5 @@
 """Which tasks reach less than similar ones, by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from fewtune.sharing.session import behind
@@ -35,7 +33,7 @@ def names(states: list[TaskState]) -> list[str]:
     return [each.task.info.name for each in states]
 
 
-def test_behind_is_who_reaches_less_than_a_part_or_nothing() -> None:
+def test_behind_is_who_reaches_less_than_a_part_or_nothing():
     states = [
         state("good", 1.0), state("slow", 1.2), state("broken", float("inf")),
         state("other", 9.0, family="dense"),

@@ -1,7 +1,5 @@
 """What sharing cost and gained, read from journals made by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +73,7 @@ def state() -> RunState:
     return made
 
 
-def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it(tmp_path: Path) -> None:
+def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it(tmp_path):
     path = tmp_path / "journal.jsonl"
     lost = {**EVENTS[-1], "medians_s": {trial("lucky", 0.0).key: 4.5, trial("known", 0.0).key: 4.0}}
     first, duels = share_rounds(state(), journalled([*EVENTS[:-1], lost], path))
@@ -93,7 +91,7 @@ def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_the_curve_begins_with_every_task_once(is_known: bool) -> None:
+def test_the_curve_begins_with_every_task_once(is_known):
     tuned_to = CurvePoint(elapsed_s=10.0, trials=16, estimated_latency_ms=8000.0)
     before = Curve(points=[tuned_to] if is_known else [])
     points = share_curve(before, TUNED, state(), EVENTS).points

@@ -1,7 +1,5 @@
 """Which tasks are searched in sharing: heavy ones that are slower than others like them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 
@@ -76,12 +74,12 @@ def searched(
         pytest.param(0.1, 0.05, id="by a drawn one"),
     ],
 )
-def test_a_slow_task_is_searched(slow_s: float, drawn_s: float) -> None:
+def test_a_slow_task_is_searched(slow_s, drawn_s):
     # One batch: the second is worth it only if the first was.
     assert searched(slow_s, drawn_s) == {"slow": 8}
 
 
-def test_it_is_searched_on_while_that_helps() -> None:
+def test_it_is_searched_on_while_that_helps():
     assert searched(0.1, 0.05, faster=0.9) == {"slow": 16}
     # After the first batch it is about as fast as the other.
     assert searched(0.1, 0.05, faster=0.2) == {"slow": 8}
@@ -96,21 +94,21 @@ def test_it_is_searched_on_while_that_helps() -> None:
         pytest.param(0.1, 1, ("depthwise_conv2d", "conv2d"), id="the other is of another kind"),
     ],
 )
-def test_others_are_not(slow_s: float, calls: int, operators: tuple[str, str]) -> None:
+def test_others_are_not(slow_s, calls, operators):
     assert searched(slow_s, slow_s, calls, operators=operators) == {}
 
 
-def test_products_of_all_operators_are_alike() -> None:
+def test_products_of_all_operators_are_alike():
     assert searched(0.1, 0.1, operators=("dense", "conv2d")) == {"slow": 8}
 
 
-def test_batches_in_a_row_that_save_little_end_the_round() -> None:
+def test_batches_in_a_row_that_save_little_end_the_round():
     slow = ("slow", "slow, too", "as slow")
     assert searched(0.1, 0.05, slow=slow) == {"slow": 8, "slow, too": 8}
     # Batches that help do not.
     assert searched(0.1, 0.05, slow=slow, faster=0.7) == dict.fromkeys(slow, 16)
 
 
-def test_a_search_that_was_killed_goes_on() -> None:
+def test_a_search_that_was_killed_goes_on():
     event = {"kind": "batch", "round": SEARCHED, "task": "slow", "trials": [{}] * 8}
     assert searched(0.1, 0.05, events=(event,)) == {"slow": 8}

@@ -1,7 +1,5 @@
 """Schedules shared on the tiny model: moved, measured, kept only if they beat the default."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
@@ -49,17 +47,17 @@ def measured_lines(journals: Path) -> set[bytes]:
     ("top", "schedules", "count"),
     [("10", 64, 10), ("10", 3, 3), (1, 64, 1), ("5%", 64, 3), ("5%", 8, 1), ("100%", 7, 7)],
 )
-def test_how_many_are_shared(top: str | int, schedules: int, count: int) -> None:
+def test_how_many_are_shared(top, schedules, count):
     assert ShareOptions(top=top).count(schedules) == count
 
 
 @pytest.mark.parametrize("top", ["0", "-1", "1.5", "0%", "101%", "many", ""])
-def test_impossible_numbers_are_refused(top: str) -> None:
+def test_impossible_numbers_are_refused(top):
     with pytest.raises(ValidationError, match="give a"):
         ShareOptions(top=top)
 
 
-def test_every_dependent_is_accounted_for() -> None:
+def test_every_dependent_is_accounted_for():
     report, _ = shared()
     donor = tuned_tiny.convolutions()["b"].mod
     records = best_trials(read_database(tuned_tiny.tuned()), donor, 100)
@@ -86,9 +84,7 @@ def test_every_dependent_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("doubtful", [0.0, float("inf")])
-def test_a_default_is_measured_where_it_may_be_the_better_one(
-    doubtful: float, tmp_path: Path
-) -> None:
+def test_a_default_is_measured_where_it_may_be_the_better_one(doubtful, tmp_path):
     rules = replace(tuned_tiny.RULES, doubtful=doubtful)
     report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, rules=rules)
     assert {line.default_ms is None for line in report.tasks} == {doubtful == 0.0}
@@ -108,9 +104,7 @@ def test_a_default_is_measured_where_it_may_be_the_better_one(
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0])
-def test_a_small_task_takes_candidates_if_its_default_takes_long(
-    part: float, tmp_path: Path
-) -> None:
+def test_a_small_task_takes_candidates_if_its_default_takes_long(part, tmp_path):
     name, chosen = tuned_tiny.convolutions()["d"].info.name, tuned_tiny.selection()
     aside = [each for each in chosen.set_aside if each != name]
     chosen = chosen.model_copy(update={"small": [name], "set_aside": aside})
@@ -128,7 +122,7 @@ def test_a_small_task_takes_candidates_if_its_default_takes_long(
     assert best_trials(read_database(tmp_path / "share"), task.mod, 1)
 
 
-def test_the_log_holds_all_tasks_the_best_first() -> None:
+def test_the_log_holds_all_tasks_the_best_first():
     report, directory = shared()
     database = read_database(directory)
     info = LogInfo.read(directory).model_copy(update={"sha256": ""})
@@ -150,11 +144,11 @@ def figures(log: Path) -> dict[str, float]:
     return {trace_key(record.trace): float(record.run_secs[0]) for record in records}
 
 
-def test_representatives_stay_as_they_are() -> None:
+def test_representatives_stay_as_they_are():
     assert figures(shared()[1]) == figures(tuned_tiny.tuned())
 
 
-def test_a_log_measured_in_another_way_is_refused(tmp_path: Path) -> None:
+def test_a_log_measured_in_another_way_is_refused(tmp_path):
     tuned = shutil.copytree(tuned_tiny.tuned(), tmp_path / "tuned")
     LogInfo.read(tuned).model_copy(update={"measuring": 1}).write(tuned)
     with pytest.raises(InputError, match="measured in another way.*run its stage again"):
@@ -163,7 +157,7 @@ def test_a_log_measured_in_another_way_is_refused(tmp_path: Path) -> None:
     require_own(tmp_path, tuned_tiny.fingerprint())
 
 
-def test_a_resumed_sharing_measures_nothing_twice(tmp_path: Path) -> None:
+def test_a_resumed_sharing_measures_nothing_twice(tmp_path):
     first, _ = shared()
     journals = tuned_tiny.scratch() / "share-journals"
     before = measured_lines(journals)
@@ -174,7 +168,7 @@ def test_a_resumed_sharing_measures_nothing_twice(tmp_path: Path) -> None:
         assert (tmp_path / "again" / name).read_bytes() == (shared()[1] / name).read_bytes()
 
 
-def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
+def test_a_crash_while_sharing_costs_its_dependent(tmp_path):
     first = share(tmp_path / "first", tmp_path / "journals")
     (path,) = (tmp_path / "journals").glob("*.jsonl")
     lines = path.read_bytes().split(b"\n")
@@ -192,7 +186,7 @@ def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
     assert crashed.donor is None
 
 
-def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path: Path) -> None:
+def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path):
     name = tuned_tiny.selection().representatives[0]
     tuned = tmp_path / "tune"
     shutil.copytree(tuned_tiny.tuned(), tuned)

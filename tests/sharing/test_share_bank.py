@@ -1,7 +1,5 @@
 """Schedules that come from a bank."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -62,7 +60,7 @@ def names() -> dict[str, str]:
 
 
 @pytest.fixture
-def bank(tmp_path: Path) -> Path:
+def bank(tmp_path):
     """A bank of the one tuned task."""
     (tmp_path / "logs" / "earlier").mkdir(parents=True)
     merge([tuned_tiny.tuned()], tmp_path / "logs" / "earlier")
@@ -95,7 +93,7 @@ def distinct(bank: Path, name: str) -> int:
     return len({tvm_ffi.structural_hash(one.schedule.mod) for one in made})
 
 
-def test_a_bank_serves_what_it_is_selected_for(bank: Path, tmp_path: Path) -> None:
+def test_a_bank_serves_what_it_is_selected_for(bank, tmp_path):
     report = share(banked(), tmp_path, bank)
     assert {line.task for line in report.tasks} == {names()["a"], names()["c"]}
     workload = tuned_tiny.convolutions()["b"].info.workload
@@ -134,7 +132,7 @@ def own() -> Selection:
     )
 
 
-def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) -> None:
+def test_what_the_bank_holds_itself_is_not_measured(bank, tmp_path):
     entry = held(bank)
     report = share(own(), tmp_path, bank)
     task = tuned_tiny.convolutions()["b"]
@@ -157,9 +155,7 @@ def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("measured", "default_times"), [(True, 1.0), (False, 0.9)])
-def test_what_the_bank_holds_may_be_measured_again(
-    bank: Path, tmp_path: Path, measured: bool, default_times: float
-) -> None:
+def test_what_the_bank_holds_may_be_measured_again(bank, tmp_path, measured, default_times):
     # Because it was asked for; because its default schedule was faster than what can be taken.
     held(bank, default_times)
     options = OPTIONS.model_copy(update={"measure_known": measured})
@@ -170,7 +166,7 @@ def test_what_the_bank_holds_may_be_measured_again(
     assert report.rounds[0].name == "first donors"
 
 
-def test_with_everything_known_nothing_is_measured(bank: Path, tmp_path: Path) -> None:
+def test_with_everything_known_nothing_is_measured(bank, tmp_path):
     held(bank)
     only = own().model_copy(update={"banked": {names()["b"]: own().banked[names()["b"]]}})
     (tmp_path / "tune").mkdir()
@@ -190,12 +186,12 @@ def test_with_everything_known_nothing_is_measured(bank: Path, tmp_path: Path) -
     assert point.estimated_latency_ms == pytest.approx(weight * report.tasks[0].best_ms)
 
 
-def test_a_selection_from_a_bank_needs_it(tmp_path: Path) -> None:
+def test_a_selection_from_a_bank_needs_it(tmp_path):
     with pytest.raises(InputError, match="from a bank, and none is given"):
         share(banked(), tmp_path)
 
 
-def test_with_everything_in_the_bank_nothing_is_tuned(bank: Path, tmp_path: Path) -> None:
+def test_with_everything_in_the_bank_nothing_is_tuned(bank, tmp_path):
     (tmp_path / "tune").mkdir()
     with tuned_tiny.in_this_process():
         tuned = tune(
@@ -226,7 +222,7 @@ def lonely() -> Selection:
     )
 
 
-def test_a_task_alone_has_more_of_what_is_drawn_measured(tmp_path: Path) -> None:
+def test_a_task_alone_has_more_of_what_is_drawn_measured(tmp_path):
     found = names()
     report = share(lonely(), tmp_path, options=OPTIONS.model_copy(update={"draws": 4}))
     lines = {line.task: line for line in report.tasks}
@@ -237,13 +233,13 @@ def test_a_task_alone_has_more_of_what_is_drawn_measured(tmp_path: Path) -> None
     assert lines[found["a"]].status in ("drawn", "default")
 
 
-def test_a_task_that_gets_nothing_keeps_its_default(tmp_path: Path) -> None:
+def test_a_task_that_gets_nothing_keeps_its_default(tmp_path):
     report = share(lonely(), tmp_path)
     line = {each.task: each for each in report.tasks}[names()["a"]]
     assert (line.offered, line.trials, line.donor, line.status) == (0, 0, None, "default")
 
 
-def test_a_heavy_task_that_gets_nothing_is_searched(tmp_path: Path) -> None:
+def test_a_heavy_task_that_gets_nothing_is_searched(tmp_path):
     rules = SharingRules(searched_gain=-1.0, searched_batch=4, searched_trials=4)
     report = share(lonely(), tmp_path, rules=rules)
     line = {each.task: each for each in report.tasks}[names()["a"]]
@@ -255,9 +251,7 @@ def test_a_heavy_task_that_gets_nothing_is_searched(tmp_path: Path) -> None:
     assert share(lonely(), tmp_path, rules=rules) == report
 
 
-def test_a_crash_while_learning_costs_its_task_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_learning_costs_its_task_alone(tmp_path, monkeypatch):
     class CrashError(Exception):
         """What a segmentation fault would be in a child."""
 

@@ -1,7 +1,5 @@
 """Similarity of tuning spaces, against figures worked out by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,7 +43,7 @@ def matmul(rows: int, columns: int, depth: int) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
-def test_divisors() -> None:
+def test_divisors():
     assert divisors(1) == {1}
     assert divisors(13) == {1, 13}
     assert divisors(36) == {1, 2, 3, 4, 6, 9, 12, 18, 36}
@@ -63,24 +61,24 @@ def test_divisors() -> None:
         (LocationSampling(), tile(12), 0.0),
     ],
 )
-def test_overlap_of_a_sampling(a, b, overlap: float) -> None:
+def test_overlap_of_a_sampling(a, b, overlap):
     assert sampling_overlap(a, b) == pytest.approx(overlap)
     assert sampling_overlap(b, a) == sampling_overlap(a, b)
 
 
-def test_traces_take_the_geometric_mean() -> None:
+def test_traces_take_the_geometric_mean():
     a, b = space(12, 13).traces[0], space(18, 27).traces[0]
     assert trace_overlap(a, b) == pytest.approx((0.5 * 0.2) ** 0.5)
 
 
-def test_rate_is_the_mean_of_best_matches() -> None:
+def test_rate_is_the_mean_of_best_matches():
     plain, odd = space(12), space(12, form="odd")
     both = DesignSpace(plain.traces + odd.traces)
     assert similarity_rate(plain, both) == pytest.approx(2 / 3)  # 1, 1 and nothing for odd
     assert similarity_rate(space(12, traces=3), space(18)) == pytest.approx(0.5)
 
 
-def test_rate_is_symmetric_and_one_with_itself() -> None:
+def test_rate_is_symmetric_and_one_with_itself():
     spaces = [space(12, 13), space(18, 27), space(56, 64, traces=2), space(7, 7, form="odd")]
     for a in spaces:
         assert similarity_rate(a, a) == 1.0
@@ -89,20 +87,20 @@ def test_rate_is_symmetric_and_one_with_itself() -> None:
             assert 0 <= similarity_rate(a, b) <= 1
 
 
-def test_nothing_to_sample_is_like_nothing() -> None:
+def test_nothing_to_sample_is_like_nothing():
     empty = DesignSpace((SpaceTrace(("tiled",), ()),))
     assert similarity_rate(empty, empty) == 0.0
     assert similarity_rate(empty, space(12)) == 0.0
     assert similarity_rate(DesignSpace(()), DesignSpace(())) == 0.0
 
 
-def test_other_forms_and_families_are_unlike() -> None:
+def test_other_forms_and_families_are_unlike():
     assert similarity_rate(space(12), space(12, form="odd")) == 0.0
     tasks = [SimpleNamespace(info=SimpleNamespace(operator=it)) for it in ("conv2d", "dense")]
     np.testing.assert_array_equal(similarity_matrix(tasks, [space(12)] * 2), np.eye(2))
 
 
-def test_space_of_a_matrix_product() -> None:
+def test_space_of_a_matrix_product():
     first = design_space(matmul(32, 48, 64), TARGET)
     assert first == design_space(matmul(32, 48, 64), TARGET)
     tiles = [it for it in first.traces[0].samplings if isinstance(it, TileSampling)]

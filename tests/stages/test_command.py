@@ -1,7 +1,5 @@
 """A stage ends with the process that started it, however that ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -44,7 +42,7 @@ subprocess.run([sys.executable, "-c", middle, *sys.argv[1:]])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["run", "parent"])
-def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: str) -> None:
+def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path, killed):
     note = tmp_path / "pid"
     command = [sys.executable, "-c", STARTER, STAGE, str(note)]
     starter = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)})
@@ -62,7 +60,7 @@ def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: s
 
 
 @pytest.mark.parametrize("module", [*STAGES, "fewtune.tuning.child_process"])
-def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path, module):
     # What each of them imports.
     stub = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     (tmp_path / "pydantic.py").write_text(stub)
@@ -77,7 +75,7 @@ def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module:
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
-def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path: Path) -> None:
+def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path):
     pid_file = tmp_path / "pid"
     # The middle process, in whose session the stage is, ends before the stage looks for it.
     started = (

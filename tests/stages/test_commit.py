@@ -1,16 +1,13 @@
 """The commit of the code that measures."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 from stages.commit import commit
 
 USER = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
 
 
-def test_what_using_the_software_changes_is_none_of_its_code(tmp_path: Path) -> None:
+def test_what_using_the_software_changes_is_none_of_its_code(tmp_path):
     assert commit(tmp_path) is None
     (tmp_path / "results").mkdir()
     for name in ("params.yaml", "dvc.lock", "results/table.md", "code.py"):

@@ -1,7 +1,5 @@
 """params.yaml: what it means, and one clear line for everything that it cannot mean."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -17,7 +15,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> Path:
+def params(tmp_path):
     """The project's own params.yaml, with the models it lists registered beside it."""
     shutil.copy(PROJECT / "params.yaml", tmp_path)
     for name in ("squeezenet", "resnet50"):
@@ -47,7 +45,7 @@ def refusal(path: Path) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-def test_the_projects_own_file_is_accepted() -> None:
+def test_the_projects_own_file_is_accepted():
     params = load_all(PROJECT / "params.yaml")
     assert params["models"] == ["squeezenet"]
     assert params["strategies"] == ["selective", "full", "oneshot"]
@@ -55,7 +53,7 @@ def test_the_projects_own_file_is_accepted() -> None:
     assert set(params) == {"models", "strategies", *SECTIONS}
 
 
-def test_a_section_is_the_librarys_option_class(params: Path) -> None:
+def test_a_section_is_the_librarys_option_class(params):
     change(params, "tune", {"trials_per_task": 7})
     options = load_section("tune", path=params)
     assert type(options) is options_class("tune")
@@ -63,14 +61,14 @@ def test_a_section_is_the_librarys_option_class(params: Path) -> None:
     assert options == options_class("tune")(trials_per_task=7)
 
 
-def test_a_section_does_not_depend_on_another(params: Path) -> None:
+def test_a_section_does_not_depend_on_another(params):
     change(params, "benchmark", {"rounds": "many"})
     change(params, "nonsense", 1)
     assert load_section("tune", path=params)
     assert load_section("select_tasks", "full", path=params).method == "all"
 
 
-def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
+def test_numbers_are_those_of_yaml_1_2(params):
     params.write_text(params.read_text().replace("1.0e-3", "1e-3"))
     assert load_section("import_model", path=params).allowance == 1.0
 
@@ -105,21 +103,19 @@ def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
         ("fingerprint.threads", 0, "fingerprint.threads is 0: "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_named(
-    params: Path, key_path: str, value: object, expected: str
-) -> None:
+def test_what_cannot_be_used_is_named(params, key_path, value, expected):
     change(params, key_path, value)
     assert expected in refusal(params)
 
 
-def test_an_unregistered_model_is_named_with_the_nearest(params: Path) -> None:
+def test_an_unregistered_model_is_named_with_the_nearest(params):
     change(params, "models", ["squeeznet"])
     message = refusal(params)
     assert "did you mean squeezenet?" in message
     assert "fewtune add" in message
 
 
-def test_a_missing_section_is_named(params: Path) -> None:
+def test_a_missing_section_is_named(params):
     params.write_text(params.read_text().replace("\ntune:", "\nother:", 1).split("other:")[0])
     assert refusal(params).startswith("tune is missing")
 
@@ -134,13 +130,13 @@ def test_a_missing_section_is_named(params: Path) -> None:
         ("tune: {}\ntune: {}\n", 'found duplicate key "tune"'),
     ],
 )
-def test_unreadable_yaml_is_one_line(tmp_path: Path, content: str, expected: str) -> None:
+def test_unreadable_yaml_is_one_line(tmp_path, content, expected):
     path = tmp_path / "params.yaml"
     path.write_text(content)
     assert expected in refusal(path)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert refusal(tmp_path / "params.yaml") == "cannot be read: No such file or directory"
     (tmp_path / "binary.yaml").write_bytes(b"models: \xff\n")
     assert refusal(tmp_path / "binary.yaml") == "byte 8 is no UTF-8 text"
@@ -148,7 +144,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "folder.yaml") == "cannot be read: Is a directory"
 
 
-def test_checking_the_file_loads_no_compiler(params: Path) -> None:
+def test_checking_the_file_loads_no_compiler(params):
     # Every command checks it first: TVM and onnxruntime take a second and a half to load.
     heavy = (
         "import sys, pathlib, stages.params; stages.params.load_all(pathlib.Path(sys.argv[1]));"

@@ -1,7 +1,5 @@
 """Every key of every section with every kind of wrong value: one sentence, and no file changes."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path
@@ -44,7 +42,7 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("refused")
     shutil.copy(PROJECT / "params.yaml", root)
     for name in ("logs", "bank", "predictors", "models/squeezenet"):
@@ -63,9 +61,7 @@ def digests(root: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [*KEYS, *PLACES.values(), *SECTIONS, *LISTS, "unknown", "tune.no"])
-def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(
-    root: Path, key: str
-) -> None:
+def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(root, key):
     before = digests(root)
     kept = (root / "params.yaml").read_bytes()
     for wrong in WRONG:
@@ -81,7 +77,7 @@ def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(
 
 
 @pytest.mark.parametrize("section", sorted(set(SECTIONS) - PER_STRATEGY))
-def test_keys_left_out_take_their_defaults(root: Path, section: str) -> None:
+def test_keys_left_out_take_their_defaults(root, section):
     content = {**read(root / "params.yaml"), section: {}}
     found = check_all(content, root / "params.yaml")
     assert found[section] == options_class(section)()
@@ -97,7 +93,7 @@ def test_keys_left_out_take_their_defaults(root: Path, section: str) -> None:
         ("tune.predictor=predictors/link/it", "predictors"),
     ],
 )
-def test_no_path_leaves_its_folder(root: Path, setting: str, folder: str) -> None:
+def test_no_path_leaves_its_folder(root, setting, folder):
     for name in ("logs", "predictors"):
         link = root / name / "link"
         if not link.is_symlink():
@@ -106,7 +102,7 @@ def test_no_path_leaves_its_folder(root: Path, setting: str, folder: str) -> Non
         change_parameters(root / "params.yaml", dict([parse_setting(setting)]))
 
 
-def test_dvc_reads_no_key_that_may_be_left_out() -> None:
+def test_dvc_reads_no_key_that_may_be_left_out():
     text = (PROJECT / "dvc.yaml").read_text()
     named = {part.split("}")[0] for part in text.split("${")[1:]}
     assert named <= {*LISTS, "item.model", "item.strategy"}

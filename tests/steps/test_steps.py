@@ -1,7 +1,5 @@
 """One list of steps: the API runs it, and `dvc.yaml` says the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -29,23 +27,23 @@ def makers(path: str) -> set[str]:
     }
 
 
-def test_every_stage_of_one_result_is_a_step() -> None:
+def test_every_stage_of_one_result_is_a_step():
     assert {step.stage for step in STEPS} == STAGES.keys() - ONLY_IN_DVC
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.stage)
-def test_a_step_reads_what_its_stage_reads(step) -> None:
+def test_a_step_reads_what_its_stage_reads(step):
     read = set().union(*(makers(path) for path in STAGES[step.stage]["deps"]))
     assert read == set(step.needs)
 
 
-def test_each_step_comes_after_those_that_it_needs() -> None:
+def test_each_step_comes_after_those_that_it_needs():
     done: set[str] = set()
     for step in STEPS:
         assert done.issuperset(step.needs)
         done.add(step.stage)
 
 
-def test_options_are_of_steps() -> None:
+def test_options_are_of_steps():
     known = sections({}, "selective", None, None, 0).keys()
     assert known == {step.stage for step in STEPS} - {"fingerprint", "extract_tasks"}

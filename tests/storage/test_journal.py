@@ -1,7 +1,5 @@
 """The tuning journal: whole lines, and nothing else, survive kills and full disks."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -43,7 +41,7 @@ def reopened(path: Path, header: dict | None = None) -> list[dict]:
     return journal.events
 
 
-def test_events_are_found_again_and_others_follow_them(tmp_path: Path) -> None:
+def test_events_are_found_again_and_others_follow_them(tmp_path):
     path = tmp_path / "new" / "folder" / "journal.jsonl"
     written(path, EVENTS)
     assert reopened(path) == EVENTS
@@ -51,7 +49,7 @@ def test_events_are_found_again_and_others_follow_them(tmp_path: Path) -> None:
     assert reopened(path) == [*EVENTS, {"kind": "phases", "note": "a\nline, ü"}]
 
 
-def test_an_event_is_on_disk_before_append_returns(tmp_path: Path) -> None:
+def test_an_event_is_on_disk_before_append_returns(tmp_path):
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, HEADER)
     journal.append(EVENTS[0])
@@ -60,7 +58,7 @@ def test_an_event_is_on_disk_before_append_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 8, 9, 20, -1])
-def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
+def test_a_torn_last_line_is_cut_off(tmp_path, kept):
     path = tmp_path / "journal.jsonl"
     whole = written(path, EVENTS[:1])
     line = written(path, EVENTS[1:])[len(whole) :]
@@ -71,7 +69,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     assert reopened(path) == EVENTS
 
 
-def test_a_spoilt_last_line_is_cut_off(tmp_path: Path) -> None:
+def test_a_spoilt_last_line_is_cut_off(tmp_path):
     path = tmp_path / "journal.jsonl"
     whole = written(path, EVENTS[:1])
     content = bytearray(written(path, EVENTS[1:]))
@@ -82,7 +80,7 @@ def test_a_spoilt_last_line_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 5, -1])
-def test_a_torn_header_begins_the_journal_anew(tmp_path: Path, kept: int) -> None:
+def test_a_torn_header_begins_the_journal_anew(tmp_path, kept):
     path = tmp_path / "journal.jsonl"
     header = written(path, [])
     path.write_bytes(header[:kept])
@@ -92,7 +90,7 @@ def test_a_torn_header_begins_the_journal_anew(tmp_path: Path, kept: int) -> Non
 
 
 @pytest.mark.parametrize("line", [1, 2])
-def test_a_damaged_line_before_the_last_is_refused_and_kept(tmp_path: Path, line: int) -> None:
+def test_a_damaged_line_before_the_last_is_refused_and_kept(tmp_path, line):
     path = tmp_path / "journal.jsonl"
     lines = written(path, EVENTS).splitlines(keepends=True)
     spoilt = lines[line - 1]
@@ -113,9 +111,7 @@ def test_a_damaged_line_before_the_last_is_refused_and_kept(tmp_path: Path, line
         ({"machine": HEADER["machine"], "target": "llvm"}, "search", "{'seed': 0}", "None"),
     ],
 )
-def test_a_journal_of_other_work_is_refused(
-    tmp_path: Path, other: dict, key: str, found: str, expected: str
-) -> None:
+def test_a_journal_of_other_work_is_refused(tmp_path, other, key, found, expected):
     path = tmp_path / "journal.jsonl"
     content = written(path, EVENTS)
     with pytest.raises(JournalError) as refused:
@@ -124,9 +120,7 @@ def test_a_journal_of_other_work_is_refused(
     assert path.read_bytes() == content
 
 
-def test_a_full_disk_leaves_no_part_of_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_part_of_a_line(tmp_path, monkeypatch):
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, HEADER)
     journal.append(EVENTS[0])
@@ -160,7 +154,7 @@ def with_events(path: Path, *events: str) -> Path:
 
 
 @pytest.mark.parametrize("event", ["3", "[]", "null", '{"task":"a"}', '{"kind":7}', "[" * 9000])
-def test_what_is_no_event_is_damage(tmp_path: Path, event: str) -> None:
+def test_what_is_no_event_is_damage(tmp_path, event):
     path = with_events(tmp_path / "journal.jsonl", event, event)
     with pytest.raises(JournalError, match="line 2 is damaged"):
         Journal(path, {})
@@ -186,9 +180,7 @@ def test_what_is_no_event_is_damage(tmp_path: Path, event: str) -> None:
     ],
     ids=str,
 )
-def test_a_trial_that_was_never_measured_so_is_damage(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_trial_that_was_never_measured_so_is_damage(tmp_path, changes):
     (trial,) = BATCH["trials"]
     wrong = {**BATCH, "trials": [{**trial, **changes}]}
     path = with_events(tmp_path / "journal.jsonl", json.dumps(BATCH), json.dumps(wrong))
@@ -199,13 +191,13 @@ def test_a_trial_that_was_never_measured_so_is_damage(
 
 
 @pytest.mark.parametrize("field", ["task", "trials", "phases"])
-def test_an_event_that_lacks_a_field_is_damage(tmp_path: Path, field: str) -> None:
+def test_an_event_that_lacks_a_field_is_damage(tmp_path, field):
     lacking = {key: value for key, value in BATCH.items() if key != field}
     path = with_events(tmp_path / "journal.jsonl", json.dumps(lacking))
     with pytest.raises(JournalError, match=f"line 2 is damaged .*{field} is missing"):
         Journal(path, {})
 
 
-def test_a_folder_in_a_journals_place_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_a_journals_place_is_refused(tmp_path):
     with pytest.raises(JournalError, match="is no file"):
         Journal(tmp_path, {})

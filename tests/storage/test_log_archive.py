@@ -1,7 +1,5 @@
 """Tuning logs merged, distilled, and taken as the start of a later run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -29,14 +27,14 @@ def times_s(directory: Path, letter: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_distilling_keeps_the_fastest_of_each_workload(tmp_path: Path) -> None:
+def test_distilling_keeps_the_fastest_of_each_workload(tmp_path):
     kept = merge([tuned_tiny.tuned()], new(tmp_path / "best"), best=2)
     assert list(kept.values()) == [2]
     assert times_s(tmp_path / "best", "b") == times_s(tuned_tiny.tuned(), "b")[:2]
 
 
 @pytest.mark.slow
-def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
+def test_a_merged_log_is_the_same_whatever_the_order(tmp_path):
     logs = [tuned_tiny.tuned(), tmp_path / "best"]
     merge([logs[0]], new(logs[1]), best=1)
     for place, order in enumerate((logs, logs[::-1])):
@@ -51,7 +49,7 @@ def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("machine", "a toaster"), ("threads", 64), ("tvm", "0.1")]
 )
-def test_a_foreign_log_is_refused(tmp_path: Path, field: str, value: object) -> None:
+def test_a_foreign_log_is_refused(tmp_path, field, value):
     foreign = tmp_path / "logs" / "foreign"
     shutil.copytree(tuned_tiny.tuned(), foreign)
     LogInfo.read(foreign).model_copy(update={field: value}).write(foreign)
@@ -62,7 +60,7 @@ def test_a_foreign_log_is_refused(tmp_path: Path, field: str, value: object) -> 
 
 
 @pytest.mark.slow
-def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+def test_a_damaged_log_is_named(tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(tuned_tiny.tuned(), damaged)
     (damaged / RECORDS).write_text("[0, [[], [1")
@@ -71,7 +69,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
+def test_a_later_run_tries_what_a_log_holds_first(tmp_path):
     task = tuned_tiny.convolutions()["b"]
     name = task.info.name
     merge([tuned_tiny.tuned()], new(tmp_path / "logs" / "one"), best=3)
@@ -93,12 +91,12 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
     assert state.trials == tuned_tiny.OPTIONS.trials_per_task
 
 
-def test_no_logs_are_no_seeds(tmp_path: Path) -> None:
+def test_no_logs_are_no_seeds(tmp_path):
     assert read_seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
 
 
 @pytest.mark.slow
-def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_command(tmp_path, capsys):
     log, output = str(tuned_tiny.tuned()), tmp_path / "best"
     assert main(["log", log, "--best", "1", "--output", str(output)]) == 0
     assert capsys.readouterr().out == f"{output}: 1 records of 1 workloads\n"
@@ -117,7 +115,7 @@ def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     "line", ["{}", "[]", "3", '["1"]', "[0,[]]", "[0,[[[3],[]],[1],{},[]]]", "x"]
 )
-def test_a_damaged_line_never_reaches_tvm(tmp_path: Path, name: str, line: str) -> None:
+def test_a_damaged_line_never_reaches_tvm(tmp_path, name, line):
     directory = tmp_path / "log"
     shutil.copytree(tuned_tiny.tuned(), directory)
     made_log = directory / name

@@ -1,7 +1,5 @@
 """Calls of kernels, compared with what the kernels take."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.runtime.tvm import relax, te, tvm
@@ -38,5 +36,5 @@ def _module(takes: list[int], dtype: str) -> tvm.IRModule:
         ([4, 8], "int32", False),
     ],
 )
-def test_calls_fit_kernels_of_the_same_shape_and_type(takes, dtype, fit) -> None:
+def test_calls_fit_kernels_of_the_same_shape_and_type(takes, dtype, fit):
     assert calls_fit(_module(takes, dtype)) is fit

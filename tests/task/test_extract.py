@@ -1,7 +1,5 @@
 """Tasks of real lowered models: families, costs, weights, and the files that hold them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -100,7 +98,7 @@ def searched(tasks: list[Task]) -> list[Task]:
         (conv(16, 16, 3, groups=4), "group_conv2d"),
     ],
 )
-def test_family_of_a_convolution(model: ModelProto, operator: str, layout) -> None:
+def test_family_of_a_convolution(model, operator, layout):
     found = searched(extract_tasks(lowered(model, layout), TARGET))
     assert [task.info.operator for task in found] == [operator]
     assert found[0].info.anchor.endswith(f"conv2d_{layout.lower()}")
@@ -116,7 +114,7 @@ def test_family_of_a_convolution(model: ModelProto, operator: str, layout) -> No
         ([1, 4, 8, 16], [1, 4, 16, 8], "batch_matmul"),
     ],
 )
-def test_family_and_cost_of_a_product(left: list[int], right: list[int], operator: str) -> None:
+def test_family_and_cost_of_a_product(left, right, operator):
     (task,) = extract_tasks(lowered(product(left, right)), TARGET)
     output = [*left[:-1], right[-1]]
     assert task.info.operator == operator
@@ -146,7 +144,7 @@ def convolution(operator: str, inputs: list[int], weight: list[int], groups: int
         (convolution("ConvTranspose", [1, 8, 6, 6], [8, 2, 3, 3], groups=2), "conv2d_transpose"),
     ],
 )
-def test_a_logs_workload_has_its_tasks_family(model: ModelProto, family: str) -> None:
+def test_a_logs_workload_has_its_tasks_family(model, family):
     """A log keeps no kernel's name; the module tells the family of all that is searched."""
     tasks = extract_tasks(lowered(model), TARGET)
     assert family in {task.info.operator for task in searched(tasks)}
@@ -158,7 +156,7 @@ def test_a_logs_workload_has_its_tasks_family(model: ModelProto, family: str) ->
             assert told not in SEARCHED_OPERATORS
 
 
-def test_cost_of_a_convolution() -> None:
+def test_cost_of_a_convolution():
     (task,) = searched(extract_tasks(lowered(conv(8, 16, 3)), TARGET))
     # Padding to 10x10x8, 8x8x16 sums of 3x3x8 products, bias and ReLU on each of them.
     assert task.info.flops == 10 * 10 * 8 + 2 * (8 * 8 * 16) * (3 * 3 * 8) + 2 * (8 * 8 * 16)
@@ -166,7 +164,7 @@ def test_cost_of_a_convolution() -> None:
     assert task.info.dtype == "float32"
 
 
-def test_tasks_of_a_model() -> None:
+def test_tasks_of_a_model():
     infos = [task.info for task in extract_tasks(tiny(), TARGET)]
     families = sorted(info.operator for info in infos)
     assert families.count("conv2d") == 4
@@ -175,21 +173,21 @@ def test_tasks_of_a_model() -> None:
     assert infos == sorted(infos, key=lambda info: (-info.share, info.name))
 
 
-def test_tasks_are_those_of_metaschedule() -> None:
+def test_tasks_are_those_of_metaschedule():
     for module in (tiny(), lowered(conv(8, 8, 3, layers=3))):
         ours = {task.info.workload: task.info.weight for task in extract_tasks(module, TARGET)}
         theirs = ms.relax_integration.extract_tasks(module, TARGET)
         assert {workload_hash(it.dispatched[0]): it.weight for it in theirs} == ours
 
 
-def test_equal_kernels_are_one_task() -> None:
+def test_equal_kernels_are_one_task():
     module = lowered(conv(8, 8, 3, layers=3))
     (task,) = searched(extract_tasks(module, TARGET))
     assert task.info.weight == 3
     assert kernels(module)[task.info.name] == task.info.workload
 
 
-def test_nothing_worth_tuning() -> None:
+def test_nothing_worth_tuning():
     tasks = extract_tasks(lowered(elementwise_model()), TARGET)
     assert [task.info.operator for task in tasks] == ["elementwise"]
     selection, _ = select_tasks(
@@ -200,7 +198,7 @@ def test_nothing_worth_tuning() -> None:
     assert extract_tasks(tvm.IRModule({"main": tiny()["main"]}), TARGET) == []
 
 
-def test_files_give_the_tasks_back(tmp_path: Path) -> None:
+def test_files_give_the_tasks_back(tmp_path):
     tasks = extract_tasks(tiny(), TARGET)
     table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
     table.write(tmp_path)
@@ -214,7 +212,7 @@ def test_files_give_the_tasks_back(tmp_path: Path) -> None:
             read_tasks(tmp_path)
 
 
-def test_table_for_people() -> None:
+def test_table_for_people():
     tasks = extract_tasks(tiny(), TARGET)
     table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
     lines = tasks_markdown(table).splitlines()
@@ -235,7 +233,7 @@ for task in extract_tasks(module, tvm.target.Target({"kind": "llvm", "num-cores"
 
 
 @pytest.mark.slow
-def test_every_process_finds_the_same(tmp_path: Path) -> None:
+def test_every_process_finds_the_same(tmp_path):
     module = lowered(tiny_convolutional_model())
     (tmp_path / "lowered.json").write_text(tvm.ir.save_json(module))
     told = subprocess.run(
@@ -251,7 +249,7 @@ def test_every_process_finds_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path: Path) -> None:
+def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path):
     model, _ = quantized_network(tmp_path)
     module = lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
     costs = {task.info.name: task.info for task in extract_tasks(module, TARGET)}

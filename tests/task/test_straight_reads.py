@@ -1,7 +1,5 @@
 """Which weights may be laid out anew, by how their kernel reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -103,19 +101,19 @@ def called(function: tvm.tirx.PrimFunc) -> tuple[tvm.IRModule, list[np.ndarray]]
 
 
 @pytest.mark.parametrize("kind", STRAIGHT)
-def test_weights_read_by_the_axes_themselves_are_free(kind: str) -> None:
+def test_weights_read_by_the_axes_themselves_are_free(kind):
     assert reads_straight(STRAIGHT[kind], 1)
 
 
 @pytest.mark.parametrize("kind", AWKWARD)
-def test_weights_read_in_any_other_way_are_not(kind: str) -> None:
+def test_weights_read_in_any_other_way_are_not(kind):
     assert not reads_straight(AWKWARD[kind], 1)
     model, _ = called(AWKWARD[kind])
     assert FREE not in (mark(model)["kernel"].attrs or {})
 
 
 @pytest.mark.parametrize("kind", ["as they lie", "one column of many", "a slice"])
-def test_a_kernel_computes_the_same_with_its_weights_laid_out(kind: str) -> None:
+def test_a_kernel_computes_the_same_with_its_weights_laid_out(kind):
     target = tuned_tiny.target()
     model, inputs = called({**STRAIGHT, **AWKWARD}[kind])
     (expected,) = CompiledModel(build_executable(model, target), target).outputs(inputs)

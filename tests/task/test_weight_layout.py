@@ -1,7 +1,5 @@
 """Weights laid out as their kernels read them: marked, rewritten, folded, and still right."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -33,7 +31,7 @@ def drawn() -> list[tvm.s_tir.Schedule]:
     return [one.schedule for one in made if one.schedule is not None]
 
 
-def test_weights_are_marked_and_biases_are_not() -> None:
+def test_weights_are_marked_and_biases_are_not():
     for task in tuned_tiny.convolutions().values():
         (place,) = weight_layout.free_places(task.mod["main"])
         assert len([extent for extent in task.info.shapes[place] if extent > 1]) >= 2
@@ -43,7 +41,7 @@ def test_weights_are_marked_and_biases_are_not() -> None:
         ]
 
 
-def test_a_gpu_keeps_its_layouts() -> None:
+def test_a_gpu_keeps_its_layouts():
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     lowered = lower(tiny_convolutional_model(), target, "NHWC")
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
@@ -52,7 +50,7 @@ def test_a_gpu_keeps_its_layouts() -> None:
 
 
 @pytest.mark.parametrize(("other", "free"), [("weight", True), ("given", False)])
-def test_an_argument_is_free_only_where_every_call_gives_a_constant(other: str, free: bool) -> None:
+def test_an_argument_is_free_only_where_every_call_gives_a_constant(other, free):
     model = make_model(
         [
             helper.make_node("MatMul", ["input", "weight"], ["first"], name="first"),
@@ -82,7 +80,7 @@ def outputs_error(folded: tvm.IRModule) -> float:
 
 
 @pytest.mark.slow
-def test_a_candidate_with_its_weights_moved_is_measured() -> None:
+def test_a_candidate_with_its_weights_moved_is_measured():
     task = tuned_tiny.convolutions()["b"]
     modules = [schedule.mod for schedule in drawn()]
     assert any("layout_rewrite_preproc" in module.script() for module in modules)
@@ -91,7 +89,7 @@ def test_a_candidate_with_its_weights_moved_is_measured() -> None:
     assert [outcome.cause for outcome in outcomes] == [None] * len(modules)
 
 
-def test_folded_weights_compute_what_onnxruntime_does() -> None:
+def test_folded_weights_compute_what_onnxruntime_does():
     lowered = tuned_tiny.lowered()
     kernel = lowered.get_global_var(tuned_tiny.convolutions()["b"].info.name)
     function = drawn()[0].mod["main"].with_attr("global_symbol", kernel.name_hint)
@@ -108,7 +106,7 @@ def test_folded_weights_compute_what_onnxruntime_does() -> None:
     assert outputs_error(folded) < 1e-5
 
 
-def test_a_default_schedule_lays_weights_out_too() -> None:
+def test_a_default_schedule_lays_weights_out_too():
     task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
     schedule = default_schedule(task.mod, target)
     assert schedule is not None
@@ -121,7 +119,7 @@ def test_a_default_schedule_lays_weights_out_too() -> None:
     assert outcome.cause is None
 
 
-def test_a_default_schedule_leaves_what_is_no_weight_as_it_is() -> None:
+def test_a_default_schedule_leaves_what_is_no_weight_as_it_is():
     task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
     function = task.mod["main"].without_attr(weight_layout.FREE)
     schedule = default_schedule(tvm.IRModule({"main": function}), target)
@@ -129,7 +127,7 @@ def test_a_default_schedule_leaves_what_is_no_weight_as_it_is() -> None:
     assert "layout_rewrite_preproc" not in schedule.mod.script()
 
 
-def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does() -> None:
+def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does():
     lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
     scheduled = apply_default_schedules(lowered, names, target)
@@ -139,7 +137,7 @@ def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does() -> 
     assert outputs_error(folded) < 1e-5
 
 
-def test_weights_are_laid_out_as_tvm_folds_them() -> None:
+def test_weights_are_laid_out_as_tvm_folds_them():
     lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
     scheduled = apply_default_schedules(lowered, names, target)

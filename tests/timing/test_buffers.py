@@ -1,7 +1,5 @@
 """Buffers of measured kernels: filled, held from task to task, and filled anew where written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,7 @@ def made(fill: Any) -> Buffers:
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((3, 70_000), "float32"), ((5,), "float32"), ((3, 100), "int32")]
 )
-def test_buffers_are_filled_to_the_end(shape: tuple[int, ...], dtype: str) -> None:
+def test_buffers_are_filled_to_the_end(shape, dtype):
     buffer = tvm.runtime.empty(shape, dtype)
     buffer.copyfrom(np.zeros(shape, dtype))
     filler(on_host=True)(buffer)
@@ -42,7 +40,7 @@ def test_buffers_are_filled_to_the_end(shape: tuple[int, ...], dtype: str) -> No
     assert len(np.unique(values)) > 1
 
 
-def test_a_task_is_filled_once_and_weights_take_the_shape_they_are_read_in() -> None:
+def test_a_task_is_filled_once_and_weights_take_the_shape_they_are_read_in():
     fill = Counted()
     buffers = made(fill)
     first = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
@@ -52,7 +50,7 @@ def test_a_task_is_filled_once_and_weights_take_the_shape_they_are_read_in() -> 
     assert again[1].data_ptr() == first[1].data_ptr()
 
 
-def test_only_what_may_have_been_written_or_is_larger_is_filled_again() -> None:
+def test_only_what_may_have_been_written_or_is_larger_is_filled_again():
     fill = Counted()
     buffers = made(fill)
     buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
@@ -68,7 +66,7 @@ def test_only_what_may_have_been_written_or_is_larger_is_filled_again() -> None:
     assert fill.elements == [6, 20]
 
 
-def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_anew() -> None:
+def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_anew():
     fill = Counted()
     buffers = made(fill)
     (_, weights) = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
@@ -87,7 +85,7 @@ def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_ane
     assert buffers.lend(12) is not None
 
 
-def test_no_more_is_held_than_may_be() -> None:
+def test_no_more_is_held_than_may_be():
     buffers = Buffers(tvm.cpu(), Counted(), most_held_bytes=60)
     buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
     assert buffers.held_bytes == 72
@@ -95,7 +93,7 @@ def test_no_more_is_held_than_may_be() -> None:
     assert buffers.held_bytes == 0
 
 
-def test_a_check_borrows_what_is_held_and_not_lent() -> None:
+def test_a_check_borrows_what_is_held_and_not_lent():
     buffers = made(Counted())
     _, weights = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
     borrowed = buffers.borrow(1, 20)

@@ -1,7 +1,5 @@
 """Weights that outgrow the cache: which they are, and when they do."""
 
-from __future__ import annotations
-
 import math
 
 from fewtune.measure.measurer import Measurer, module_specs
@@ -11,7 +9,7 @@ from fewtune.timing import cold_weights as cold
 from tests import tuned_tiny
 
 
-def test_weights_are_counted_once_a_call() -> None:
+def test_weights_are_counted_once_a_call():
     task = tuned_tiny.convolutions()["b"]
     assert free_places(task.mod["main"]) == [1]
     own_bytes = 4 * math.prod(task.info.shapes[1])
@@ -20,14 +18,14 @@ def test_weights_are_counted_once_a_call() -> None:
     assert cold.weights_bytes([task, *pool]) == cold.weights_bytes([task])
 
 
-def test_weights_outgrow_half_the_cache() -> None:
+def test_weights_outgrow_half_the_cache():
     tasks = tuned_tiny.tasks()
     needed = cold.weights_bytes(tasks)
     assert not cold.weights_outgrow_cache(tasks, 2 * needed)
     assert cold.weights_outgrow_cache(tasks, 2 * needed - 1)
 
 
-def test_a_worker_measures_with_cold_weights() -> None:
+def test_a_worker_measures_with_cold_weights():
     module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
     measurer = Measurer(tuned_tiny.pool(), cold_weights=True)
     (outcome,) = measurer.measure([module], [module_specs(module)], [None])

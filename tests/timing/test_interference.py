@@ -1,7 +1,5 @@
 """What finals charge a contender with: what calls after it take for its sake, but for chance."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any
@@ -31,7 +29,7 @@ def runs(count: int, contenders: int) -> list[dict[str, int]]:
     return [{"writer": run % contenders, "reader": 0} for run in range(count)]
 
 
-def test_who_makes_its_reader_slow_is_charged_with_it() -> None:
+def test_who_makes_its_reader_slow_is_charged_with_it():
     picked = runs(16, 2)
     noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((16, 2))
     # The second contender is faster by 0.1, and its reader slower by 0.5.
@@ -45,14 +43,14 @@ def test_who_makes_its_reader_slow_is_charged_with_it() -> None:
     assert samples["reader"] == [list(times_s[:, 1])]
 
 
-def test_where_nobody_follows_nothing_is_charged() -> None:
+def test_where_nobody_follows_nothing_is_charged():
     picked = runs(8, 2)
     times_s = np.array([[1.0 + run["writer"], 5.0 + run["writer"]] for run in picked])
     samples = interference.charged(times_s, ["writer", "reader"], picked, [set(), set()])
     assert samples["writer"] == [[1.0] * 4, [2.0] * 4]
 
 
-def test_chance_is_not_charged() -> None:
+def test_chance_is_not_charged():
     random = np.random.default_rng(1)
     charges = []
     for _ in range(200):
@@ -64,7 +62,7 @@ def test_chance_is_not_charged() -> None:
     assert np.mean(np.array(charges) == 0.0) > 0.8
 
 
-def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
+def test_what_a_reader_usually_takes_is_that_of_its_own_contender():
     # The reader's second contender takes ten times the first one's time, after either writer.
     picked = [{"writer": run % 2, "reader": run // 2 % 2} for run in range(16)]
     times_s = np.array([[1.0, 1.0 + 9.0 * run["reader"]] for run in picked])
@@ -85,7 +83,7 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
         (["no trace"], None),
     ],
 )
-def test_the_axis_that_threads_part_first(given: Any, axis: int | None) -> None:
+def test_the_axis_that_threads_part_first(given, axis):
     assert parallel_axis.parallel_axis(json.dumps(given)) == axis
 
 
@@ -97,7 +95,7 @@ def names_of(trials: list[Trial]) -> list[str]:
     return [trial.trace[0][0] for trial in trials]
 
 
-def test_where_the_fastest_parts_another_axis_some_contenders_part_the_usual_one() -> None:
+def test_where_the_fastest_parts_another_axis_some_contenders_part_the_usual_one():
     ranked = [made_trial(str(i), 1.04 + i / 100, COLUMNS) for i in range(5)]
     ranked += [made_trial("rows", 1.4, ROWS), made_trial("later", 1.45, ROWS)]
     assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "rows", "later"]
@@ -111,7 +109,7 @@ def test_where_the_fastest_parts_another_axis_some_contenders_part_the_usual_one
     assert names_of(contenders_of(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
 
 
-def test_a_kernel_that_takes_long_has_one_contender() -> None:
+def test_a_kernel_that_takes_long_has_one_contender():
     ranked = [made_trial(str(i), 2.0 + i / 100, COLUMNS) for i in range(3)]
     ranked.append(made_trial("rows", 2.1, ROWS))
     assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0"]
@@ -119,7 +117,7 @@ def test_a_kernel_that_takes_long_has_one_contender() -> None:
     assert in_model([], 0.5, 4) == []
 
 
-def test_where_the_fastest_parts_the_usual_axis_all_contenders_do() -> None:
+def test_where_the_fastest_parts_the_usual_axis_all_contenders_do():
     ranked = [made_trial("0", 1.0, ROWS), made_trial("columns", 1.01, COLUMNS)]
     ranked += [made_trial("1", 1.02, ROWS), made_trial("2", 1.3, ROWS)]
     assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0", "1"]
@@ -137,12 +135,12 @@ def test_where_the_fastest_parts_the_usual_axis_all_contenders_do() -> None:
         ("pool", [1, 1], None),
     ],
 )
-def test_the_axis_that_other_kernels_part(anchor: str, result: list[int], axis: int | None) -> None:
+def test_the_axis_that_other_kernels_part(anchor, result, axis):
     info = made_task("task").info.model_copy(update={"anchor": anchor, "shapes": [[1], result]})
     assert usual_axis(info) == axis
 
 
-def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:
+def test_followers_are_who_finds_memory_where_a_call_left_it():
     x, y, z = 1, 2, 3
     touched = [([], [x]), ([x], [y]), ([x], [z]), ([y, z], [x]), ([x], [y])]
     assert interference.followers(touched) == [

@@ -65,9 +65,7 @@ def work(folder: Path, job: Killed | Raises) -> Work:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_child_interrupts_and_costs_no_task(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_interrupted_child_interrupts_and_costs_no_task(tmp_path, number):
     asked = work(tmp_path, Killed(int(number)))
     with pytest.raises(KeyboardInterrupt):
         supervise(asked)
@@ -77,7 +75,7 @@ def test_an_interrupted_child_interrupts_and_costs_no_task(
 
 
 @pytest.mark.slow
-def test_an_exception_costs_its_task_only(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_an_exception_costs_its_task_only(tmp_path, capfd):
     events = supervise(work(tmp_path, Raises(begins=True)))
     assert [(event["kind"], event["task"]) for event in events] == [
         ("start", "conv"),
@@ -93,6 +91,6 @@ def test_an_exception_costs_its_task_only(tmp_path: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_an_exception_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
+def test_an_exception_outside_of_any_task_ends_the_run(tmp_path):
     with pytest.raises(JobFailedError, match="Traceback"):
         supervise(work(tmp_path, Raises(begins=False)))

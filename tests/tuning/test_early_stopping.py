@@ -1,9 +1,5 @@
 """When a task and when a run ends early."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fewtune.tuning.early_stopping import Patience
@@ -12,7 +8,7 @@ from tests.made.sessions import batches, conv, session
 pytestmark = pytest.mark.slow
 
 
-def test_a_task_that_gains_nothing_ends_early(tmp_path: Path) -> None:
+def test_a_task_that_gains_nothing_ends_early(tmp_path):
     made = session(tmp_path / "journal.jsonl", "c", trials_per_task=100, early_stopping_trials=3)
     assert made.run() == "converged"
     # The first batch has nothing before it to gain upon.
@@ -20,7 +16,7 @@ def test_a_task_that_gains_nothing_ends_early(tmp_path: Path) -> None:
     assert made.state.tasks[conv("c").info.name].report().note == "no 1 % gain in 3 trials"
 
 
-def test_a_run_that_gains_nothing_ends_early(tmp_path: Path) -> None:
+def test_a_run_that_gains_nothing_ends_early(tmp_path):
     made = session(
         tmp_path / "journal.jsonl", "bc", trials_per_task=30, run_early_stopping_trials=6
     )
@@ -31,7 +27,7 @@ def test_a_run_that_gains_nothing_ends_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
-def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path: Path, allocation: str) -> None:
+def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path, allocation):
     # Every candidate takes as long as the default schedule: there is next to nothing to gain.
     patient = session(
         tmp_path / "all.jsonl", "bc", allocation=allocation, trials_per_task=12, least_gain=0.0
@@ -46,7 +42,7 @@ def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path: Path, alloca
     assert [len(state.trials) for state in hasty.state.tasks.values()] == [3, 3]
 
 
-def test_a_converged_run_stays_so_until_more_patience_is_asked_for(tmp_path: Path) -> None:
+def test_a_converged_run_stays_so_until_more_patience_is_asked_for(tmp_path):
     path = tmp_path / "journal.jsonl"
     options = {"trials_per_task": 12, "least_gain": 0.9}
     assert session(path, "bc", **options).run() == "converged"
@@ -58,7 +54,7 @@ def test_a_converged_run_stays_so_until_more_patience_is_asked_for(tmp_path: Pat
     assert patient.state.trials == 24
 
 
-def test_a_threshold_is_of_the_whole_model(tmp_path: Path) -> None:
+def test_a_threshold_is_of_the_whole_model(tmp_path):
     made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
     for state in made.state.tasks.values():
         state.progress.weight, state.progress.best_s = 1, [1.0]

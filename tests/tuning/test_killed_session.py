@@ -1,14 +1,11 @@
 """Tuning that is killed or crashes: what is lost, what goes on, what outlives it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing
 import os
 import signal
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,7 +22,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path):
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
     arguments = ([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
@@ -73,7 +70,7 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path:
 
 
 @pytest.mark.parametrize("moment", ["loading", "measuring"])
-def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path, moment: str) -> None:
+def test_nothing_outlives_a_stage_that_is_killed(tmp_path, moment):
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
     header = journal_header(fingerprint, [task], [task.info.name], options, False)
@@ -111,7 +108,7 @@ def in_group(group: int) -> list[int]:
     return found
 
 
-def test_a_crash_costs_its_task_only(tmp_path: Path) -> None:
+def test_a_crash_costs_its_task_only(tmp_path):
     path = tmp_path / "journal.jsonl"
     bad, good = conv("b").info.name, conv("c").info.name
     journal = Journal(path, {})
@@ -130,7 +127,7 @@ def test_a_crash_costs_its_task_only(tmp_path: Path) -> None:
     assert made.state.tasks[good].report().status == "tuned"
 
 
-def test_a_crash_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
+def test_a_crash_outside_of_any_task_ends_the_run(tmp_path):
     journal = Journal(tmp_path / "empty.jsonl", {})
     with pytest.raises(JournalError, match="SIGSEGV. outside of any task"):
         lay_crash(journal, "SIGSEGV")

@@ -1,7 +1,5 @@
 """What a run knows of its tasks, by trials made by hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -33,14 +31,14 @@ DEFAULT = trial("default", 2.0)
 UNCHECKED = Trial("unchecked", [9.0], None, is_checked=False)
 
 
-def test_valid_trials_and_the_default_are_ranked_by_median() -> None:
+def test_valid_trials_and_the_default_are_ranked_by_median():
     state = state_of(SLOW, FAILED, FAST, TIED, default=DEFAULT)
     assert names(state.ranked()) == ["fast", "tied", "default", "slow"]
     assert names(state.published()) == names(state.ranked())
     assert state.best_s == 1.0
 
 
-def test_the_final_decides_among_the_finalists() -> None:
+def test_the_final_decides_among_the_finalists():
     state = state_of(
         SLOW, FAST, TIED, default=DEFAULT, finals_s={"fast": 2.5, "tied": 1.5, "default": 2.0}
     )
@@ -49,14 +47,14 @@ def test_the_final_decides_among_the_finalists() -> None:
     assert [each.run_s for each in ranked] == [[1.5], [2.0], [2.5], [4.0]]
 
 
-def test_what_seems_faster_than_the_winner_outside_the_final_is_not_published() -> None:
+def test_what_seems_faster_than_the_winner_outside_the_final_is_not_published():
     lucky, plain = trial("lucky", 1.2), trial("plain", 1.8)
     state = state_of(FAST, lucky, plain, finals_s={"fast": 1.5})
     assert names(state.ranked()) == ["fast", "lucky", "plain"]
     assert names(state.published()) == ["fast", "plain"]
 
 
-def test_published_figures_leave_the_winner_first() -> None:
+def test_published_figures_leave_the_winner_first():
     # Its mean, by which TVM ranks records, is below the winner's; its median is not.
     skewed, lucky = trial("skewed", 0.1, 1.6, 1.7), trial("lucky", 1.4)
     state = state_of(FAST, skewed, lucky, finals_s={"fast": 1.5})
@@ -65,13 +63,13 @@ def test_published_figures_leave_the_winner_first() -> None:
     assert [each.run_s for each in published] == [[1.5], [1.6]]
 
 
-def test_a_task_without_trials_publishes_its_default_or_nothing() -> None:
+def test_a_task_without_trials_publishes_its_default_or_nothing():
     assert names(state_of(default=DEFAULT).published()) == ["default"]
     assert state_of(default=trial("default", cause="build_error")).published() == []
     assert state_of(FAILED).published() == []
 
 
-def test_the_report_gives_milliseconds_and_the_final_figures() -> None:
+def test_the_report_gives_milliseconds_and_the_final_figures():
     state = state_of(FAST, FAILED, default=DEFAULT, finals_s={"fast": 1.25, "default": 2.25})
     state.spent_s = 12.34567
     state.progress.finished = "no 1 % gain in 2 trials"
@@ -93,9 +91,7 @@ def test_the_report_gives_milliseconds_and_the_final_figures() -> None:
         ([FAST], "SIGSEGV", "crashed"),
     ],
 )
-def test_the_status_says_what_came_of_it(
-    trials: list[Trial], crashed: str | None, status: str
-) -> None:
+def test_the_status_says_what_came_of_it(trials, crashed, status):
     state = state_of(*trials, default=DEFAULT)
     state.crashed = crashed
     line = state.report()
@@ -105,12 +101,12 @@ def test_the_status_says_what_came_of_it(
     assert line.note == ("its search crashed (SIGSEGV)" if crashed else "")
 
 
-def test_a_task_of_which_nothing_ran_has_no_figures() -> None:
+def test_a_task_of_which_nothing_ran_has_no_figures():
     line = state_of(FAILED).report()
     assert (line.default_ms, line.best_ms) == (None, None)
 
 
-def test_a_run_is_rebuilt_from_its_events() -> None:
+def test_a_run_is_rebuilt_from_its_events():
     phases = {"search_s": 1.0, "build_s": 2.0, "run_s": 3.0, "model_update_s": 4.0}
     run = RunState([made_task("a", weight=3), made_task("b")], ["a"])
     run.replay(
@@ -143,7 +139,7 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     assert run.closed_curve() == run.curve
 
 
-def test_the_curve_ends_with_what_duels_say() -> None:
+def test_the_curve_ends_with_what_duels_say():
     run = RunState([made_task("a", weight=3), made_task("b")], ["a"])
     nothing = {"search_s": 0.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
     trials = [FAST.as_json(), SLOW.as_json()]
@@ -169,7 +165,7 @@ def test_the_curve_ends_with_what_duels_say() -> None:
     assert (last.elapsed_s, last.trials) == (4, 2)
 
 
-def test_a_run_goes_on_from_an_earlier_one() -> None:
+def test_a_run_goes_on_from_an_earlier_one():
     earlier = PriorResult([SLOW], DEFAULT)
     for each in (earlier, PriorResult([SLOW], finished="crashed")):
         assert PriorResult.from_json(each.as_json()) == each
@@ -194,7 +190,7 @@ def test_a_run_goes_on_from_an_earlier_one() -> None:
     assert names(state.published())[0] == "fast"
 
 
-def test_a_final_does_not_outlive_later_trials() -> None:
+def test_a_final_does_not_outlive_later_trials():
     run = RunState([made_task("conv")], ["conv"])
     batch = {"kind": "batch", "task": "conv", "phases": {}}
     run.replay(
@@ -209,7 +205,7 @@ def test_a_final_does_not_outlive_later_trials() -> None:
     assert names(state.published()) == ["faster", "fast"]
 
 
-def test_slow_candidates_that_nobody_checked_are_published_behind_all_others() -> None:
+def test_slow_candidates_that_nobody_checked_are_published_behind_all_others():
     slow = Trial('["unchecked"]', [1.9], None, is_checked=False)
     near = Trial('["near"]', [1.1], None, is_checked=False)
     state = state_of(FAST, slow, near, default=DEFAULT)

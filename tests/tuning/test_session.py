@@ -1,9 +1,5 @@
 """The tuning loop on convolutions of a tiny model: its journal, its log, its budget."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tvm_ffi
@@ -24,7 +20,7 @@ from tests.made.sessions import batches, conv, events_of, session
 pytestmark = pytest.mark.slow
 
 
-def test_the_written_log_is_tvms_own() -> None:
+def test_the_written_log_is_tvms_own():
     directory = tuned_tiny.tuned()
     report = TuneReport.read(directory)
     (line,) = report.tasks
@@ -49,7 +45,7 @@ def test_the_written_log_is_tvms_own() -> None:
     assert sum(map(float, best.run_secs)) * 1e3 == pytest.approx(line.best_ms)
 
 
-def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
+def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path):
     made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=2, batch_size=16)
     assert made.run() == "trials"
     made.journal.close()
@@ -58,7 +54,7 @@ def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
     assert {event["task"] for event in noted} == set(made.state.tasks)
 
 
-def test_a_turn_leaves_out_what_is_known_or_stands_twice() -> None:
+def test_a_turn_leaves_out_what_is_known_or_stands_twice():
     space = SearchSpace(conv("c").mod, tuned_tiny.target())
     random = np.random.default_rng(0)
     points = list(dict.fromkeys(space.random_point(random) for _ in range(8)))
@@ -70,7 +66,7 @@ def test_a_turn_leaves_out_what_is_known_or_stands_twice() -> None:
     assert TaskBatch.of(state, [one, other, one]).proposals == [other]
 
 
-def test_the_wall_clock_budget_begins_no_batch_it_cannot_half_finish(tmp_path: Path) -> None:
+def test_the_wall_clock_budget_begins_no_batch_it_cannot_half_finish(tmp_path):
     path = tmp_path / "journal.jsonl"
     # Defaults until 10 s, batches until 20 and 30 s; half a batch more would reach 35 s.
     made = session(path, "c", trials_per_task=100, budget_s=35.0)
@@ -84,7 +80,7 @@ def test_the_wall_clock_budget_begins_no_batch_it_cannot_half_finish(tmp_path: P
     assert len(batches(path)) == 3
 
 
-def test_a_larger_budget_goes_on_and_holds_another_final(tmp_path: Path) -> None:
+def test_a_larger_budget_goes_on_and_holds_another_final(tmp_path):
     path = tmp_path / "journal.jsonl"
     assert session(path, "c", trials_per_task=3).run() == "trials"
     made = session(path, "c", trials_per_task=5)
@@ -96,14 +92,14 @@ def test_a_larger_budget_goes_on_and_holds_another_final(tmp_path: Path) -> None
     assert kinds.count("default") == 1
 
 
-def test_nothing_to_tune_measures_the_defaults_only(tmp_path: Path) -> None:
+def test_nothing_to_tune_measures_the_defaults_only(tmp_path):
     made = session(tmp_path / "journal.jsonl", "c")
     made.state.tuned = []
     assert made.run() == "nothing_to_tune"
     assert made.state.tasks[conv("c").info.name].default.run_s == [1e-3]
 
 
-def test_representatives_stand_for_their_clusters() -> None:
+def test_representatives_stand_for_their_clusters():
     tasks = tuned_tiny.tasks()
     selection = tuned_tiny.selection()
     shares = {task.info.name: task.info.share for task in tasks}

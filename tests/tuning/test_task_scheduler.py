@@ -1,7 +1,5 @@
 """Which task gets the next batch, against values worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from fewtune.tuning.task_scheduler import TaskProgress, best_rates, gradient, in_order
@@ -42,13 +40,11 @@ def task(
         ([INF, INF, INF], 3, 3e-12),
     ],
 )
-def test_the_gradient_is_what_a_batch_may_save(
-    best_s: list[float], weight: int, expected: float
-) -> None:
+def test_the_gradient_is_what_a_batch_may_save(best_s, weight, expected):
     assert gradient(task("a", best_s, weight)) == pytest.approx(expected)
 
 
-def test_the_steepest_task_is_next() -> None:
+def test_the_steepest_task_is_next():
     slow_and_converged = task("slow", [9.0] * 20)
     falling = task("falling", [10.0, 8.0])
     assert gradient(slow_and_converged) < gradient(falling)
@@ -57,7 +53,7 @@ def test_the_steepest_task_is_next() -> None:
     assert in_order([falling, often_called], "gradient")[0] is often_called
 
 
-def test_what_memory_decides_is_held_to_its_own_kind() -> None:
+def test_what_memory_decides_is_held_to_its_own_kind():
     product = task_info("product", workload="a", operator="dense", flops=400.0)
     streamed = task_info("streamed", workload="b", operator="dense", flops=2.0)
     found = [TaskProgress.of(info) for info in (product, streamed)]
@@ -73,7 +69,7 @@ def test_what_memory_decides_is_held_to_its_own_kind() -> None:
     assert gradient(found[1], rates["streamed dense"]) == pytest.approx(0.8 * 2 / 3)
 
 
-def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:
+def test_what_is_near_the_best_throughput_has_little_left_to_gain():
     near = task("near", [1.0], flops=95.0)
     far = task("far", [0.5], flops=10.0)
     assert gradient(near, 100.0) < gradient(near)
@@ -83,7 +79,7 @@ def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:
     assert gradient(task("top", [1.0], flops=100.0), 100.0) > 0
 
 
-def test_a_task_is_held_to_what_similar_ones_reach() -> None:
+def test_a_task_is_held_to_what_similar_ones_reach():
     convolutions = [
         task("quick", [1.0], flops=100.0, family="conv2d"),
         task("slow", [1.0], flops=90.0, family="conv2d"),
@@ -105,7 +101,7 @@ def test_a_task_is_held_to_what_similar_ones_reach() -> None:
     assert in_order(depthwise, "gradient", {"depthwise_conv2d": 100.0})[0].name == "near"
 
 
-def test_a_representative_counts_for_its_cluster() -> None:
+def test_a_representative_counts_for_its_cluster():
     alone, leader = task("alone", [2.0]), task("leader", [1.0])
     assert in_order([alone, leader], "gradient")[0] is alone
     leader.stands_for = 5.0
@@ -113,7 +109,7 @@ def test_a_representative_counts_for_its_cluster() -> None:
     assert in_order([alone, leader], "gradient")[0] is leader
 
 
-def test_every_task_is_tried_before_any_is_tried_twice() -> None:
+def test_every_task_is_tried_before_any_is_tried_twice():
     tasks = [task("b", []), task("a", []), task("c", [])]
     order = []
     for _ in range(3):
@@ -123,13 +119,13 @@ def test_every_task_is_tried_before_any_is_tried_twice() -> None:
     assert order == ["a", "b", "c"]
 
 
-def test_a_hopeless_task_comes_last_but_comes() -> None:
+def test_a_hopeless_task_comes_last_but_comes():
     hopeless = task("a", [INF] * 3, weight=1000)
     assert in_order([hopeless, task("b", [1e-6] * 50)], "gradient")[0].name == "b"
     assert in_order([hopeless], "gradient")[0] is hopeless
 
 
-def test_round_robin_goes_by_batches_then_names() -> None:
+def test_round_robin_goes_by_batches_then_names():
     tasks = [task("b", [1.0]), task("c", []), task("a", [100.0])]
     order = []
     for _ in range(5):
@@ -140,7 +136,7 @@ def test_round_robin_goes_by_batches_then_names() -> None:
 
 
 @pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
-def test_finished_tasks_get_nothing(allocation: str) -> None:
+def test_finished_tasks_get_nothing(allocation):
     finished = task("a", [], finished="design space exhausted")
     waiting = task("b", [1.0, 0.5])
     assert in_order([finished, waiting], allocation)[0] is waiting
@@ -148,13 +144,13 @@ def test_finished_tasks_get_nothing(allocation: str) -> None:
 
 
 @pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
-def test_ties_go_by_name_whatever_the_order(allocation: str) -> None:
+def test_ties_go_by_name_whatever_the_order(allocation):
     first, second = task("a", [2.0, 1.0]), task("b", [2.0, 1.0])
     assert in_order([first, second], allocation)[0] is first
     assert in_order([second, first], allocation)[0] is first
 
 
-def test_of_tasks_that_nothing_was_searched_of_the_heaviest_comes_first() -> None:
+def test_of_tasks_that_nothing_was_searched_of_the_heaviest_comes_first():
     light, heavy = task("a", []), task("z", [], weight=10)
     light.default_s = heavy.default_s = 1.0
     assert [each.name for each in in_order([light, heavy], "gradient")] == ["z", "a"]
@@ -164,12 +160,12 @@ def test_of_tasks_that_nothing_was_searched_of_the_heaviest_comes_first() -> Non
     assert in_order([light, heavy], "gradient")[0].name == "a"
 
 
-def test_equal_gradients_go_to_the_task_with_fewer_batches() -> None:
+def test_equal_gradients_go_to_the_task_with_fewer_batches():
     # Half of 2 s after two batches, half of 1 s after one; neither gained anything lately.
     assert in_order([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient")[0].name == "b"
 
 
-def test_the_current_time_counts_the_default_schedule() -> None:
+def test_the_current_time_counts_the_default_schedule():
     progress = task("a", [])
     assert progress.current_s == INF
     progress.default_s = 3.0

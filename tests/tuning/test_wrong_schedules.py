@@ -1,9 +1,6 @@
 """What computed something else is kept, with all that makes it again."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import tvm_ffi
 
@@ -16,7 +13,7 @@ from fewtune.tuning.wrong_schedules import FILE, write_wrong_schedules
 from tests.made.tasks import made_task
 
 
-def test_wrong_schedules_are_written_with_their_task(tmp_path: Path) -> None:
+def test_wrong_schedules_are_written_with_their_task(tmp_path):
     task = made_task("conv")
     state = TaskState(task, TaskProgress.of(task.info))
     state.add(Trial('["right"]', [1.0], None))

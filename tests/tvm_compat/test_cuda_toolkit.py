@@ -1,7 +1,5 @@
 """CUDA as TVM looks for it, laid out from folders that are not as TVM expects them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
@@ -31,7 +29,7 @@ def toolkit(folder: Path, include: str) -> Path:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> str:
+def driver(tmp_path):
     """The folder of a library that has the driver's name."""
     folder = tmp_path / "driver"
     folder.mkdir()
@@ -51,13 +49,13 @@ def found(driver: str, cuda_path: Path, cache: Path) -> Path:
     return Path(subprocess.check_output(command, env=environment, text=True).strip())
 
 
-def test_a_toolkit_as_tvm_expects_it_is_taken_as_it_is(tmp_path: Path, driver: str) -> None:
+def test_a_toolkit_as_tvm_expects_it_is_taken_as_it_is(tmp_path, driver):
     installed = toolkit(tmp_path / "cuda", f"targets/{platform.machine()}-linux/include")
     assert found(driver, installed, tmp_path / "cache") == installed
     assert not (tmp_path / "cache").exists()
 
 
-def test_another_layout_is_linked_in_the_users_cache(tmp_path: Path, driver: str) -> None:
+def test_another_layout_is_linked_in_the_users_cache(tmp_path, driver):
     installed = toolkit(tmp_path / "cuda", "include")
     for _ in range(2):
         linked = found(driver, installed, tmp_path / "cache")
@@ -69,7 +67,7 @@ def test_another_layout_is_linked_in_the_users_cache(tmp_path: Path, driver: str
 
 
 @pytest.mark.skipif(has_nvidia_driver(), reason="there is a driver")
-def test_without_a_driver_nothing_is_looked_for(tmp_path: Path) -> None:
+def test_without_a_driver_nothing_is_looked_for(tmp_path):
     installed = toolkit(tmp_path / "cuda", "include")
     assert found("", installed, tmp_path / "cache") == installed
     assert not (tmp_path / "cache").exists()

@@ -1,7 +1,5 @@
 """Constants are folded as by optimized code, and what else is built stays optimized."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,14 +14,14 @@ from tests.tiny_models import tiny_convolutional_model
 from tests.tuned_tiny import target
 
 
-def test_folded_constants_are_the_same_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_constants_are_the_same_to_the_byte(monkeypatch):
     model = simplify(bind_shapes(tiny_convolutional_model(), {}, {}))
     quick = lowering.lower(model, target(), "NHWC")
     monkeypatch.setattr(lowering, "unoptimized_folding", nullcontext)
     assert tvm.ir.save_json(quick) == tvm.ir.save_json(lowering.lower(model, target(), "NHWC"))
 
 
-def test_after_a_fault_too_tvm_builds_as_before() -> None:
+def test_after_a_fault_too_tvm_builds_as_before():
     build = tvm.get_global_func("tirx.build")
     with pytest.raises(ZeroDivisionError), unoptimized_folding():
         assert not tvm.get_global_func("tirx.build").same_as(build)
@@ -31,7 +29,7 @@ def test_after_a_fault_too_tvm_builds_as_before() -> None:
     assert tvm.get_global_func("tirx.build").same_as(build)
 
 
-def test_kernels_that_fold_constants_are_not_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_fold_constants_are_not_optimized(monkeypatch):
     seen = []
     build = tvm.get_global_func("tirx.build")
 

@@ -1,7 +1,5 @@
 """Every hook into TVM's inside names the test that fails without it."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path
@@ -19,7 +17,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_every_hook_names_a_test_that_exists() -> None:
+def test_every_hook_names_a_test_that_exists():
     hooks = generator().hooks()
     assert len(hooks) > 10
     for hook in hooks:
@@ -33,6 +31,6 @@ def test_every_hook_names_a_test_that_exists() -> None:
         assert name.partition("[")[0] in tests, f"{hook.file}: {hook.name} names {hook.test}"
 
 
-def test_the_page_of_hooks_is_up_to_date() -> None:
+def test_the_page_of_hooks_is_up_to_date():
     module = generator()
     assert module.PAGE.read_text() == module.page()

@@ -1,7 +1,5 @@
 """Intrinsics registered without a look at the source of what calls are the same intrinsics."""
 
-from __future__ import annotations
-
 import inspect
 import platform
 import subprocess
@@ -26,7 +24,7 @@ print(inspect.stack()[0].function)
 
 
 @pytest.mark.slow
-def test_they_are_what_tvm_itself_registers() -> None:
+def test_they_are_what_tvm_itself_registers():
     family = "x86" if platform.machine() == "x86_64" else "arm_cpu"
     module = f"\nimport tvm.s_tir.tensor_intrin.{family} as m"
     found = [
@@ -40,14 +38,14 @@ def test_they_are_what_tvm_itself_registers() -> None:
 
 
 @pytest.mark.slow
-def test_intrinsics_of_other_devices_are_not_parsed() -> None:
+def test_intrinsics_of_other_devices_are_not_parsed():
     script = "import sys; from fewtune.runtime.tvm import ms; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
     package = "tvm.s_tir.tensor_intrin"
     assert [name for name in loaded if name.startswith(package)] == [package]
 
 
-def test_frames_have_no_source_within_the_block() -> None:
+def test_frames_have_no_source_within_the_block():
     with frames_without_source():
         found = inspect.stack()[0]
     assert (found.function, found.code_context) == (

@@ -1,7 +1,5 @@
 """What TVM says to its developers does not reach a user's terminal; all else does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -31,9 +29,9 @@ def said(standard_error: str) -> str:
     return done.stderr
 
 
-def test_only_noise_is_left_out() -> None:
+def test_only_noise_is_left_out():
     assert said("open") == "Warning: of something else\nby Python\nafter\n"
 
 
-def test_a_process_without_standard_error_goes_on() -> None:
+def test_a_process_without_standard_error_goes_on():
     assert said("closed") == ""

@@ -1,7 +1,5 @@
 """TVM started light."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -25,7 +23,7 @@ def printed(script: str, **environment: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"TVM_NUM_THREADS": "1"}], ids=["default", "given"])
-def test_all_usable_cores_are_the_default(given: dict[str, str]) -> None:
+def test_all_usable_cores_are_the_default(given):
     asked = """
 import os
 from fewtune.runtime.tvm import given_threads, tvm
@@ -37,7 +35,7 @@ print(tvm.get_global_func("runtime.NumThreads")(), given_threads())
 
 @pytest.mark.slow
 @pytest.mark.skipif(has_nvidia_driver(), reason="TVM loads CUDA where there is a GPU")
-def test_back_ends_of_other_devices_wait_for_their_target() -> None:
+def test_back_ends_of_other_devices_wait_for_their_target():
     asked = """
 import os
 from fewtune.runtime.target import host_target, target_from_json

@@ -1,7 +1,5 @@
 """Folders that are replaced whole, or stay as they were."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -20,14 +18,14 @@ def write(directory: Path, text: str) -> None:
         (beside / "text").write_text(text)
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_whole(tmp_path):
     for text in ("first", "second"):
         write(tmp_path / "out", text)
         assert text_in(tmp_path / "out") == text
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_block_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_block_that_fails_leaves_the_old_one(tmp_path):
     write(tmp_path / "out", "first")
     with pytest.raises(ZeroDivisionError), whole_directory(tmp_path / "out") as beside:
         (beside / "text").write_text("second")
@@ -36,9 +34,7 @@ def test_a_block_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_new_one_that_cannot_take_its_place_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_one_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkeypatch):
     write(tmp_path / "out", "first")
     real, moved = os.replace, []
 
@@ -55,7 +51,7 @@ def test_a_new_one_that_cannot_take_its_place_leaves_the_old_one(
     assert text_in(tmp_path / "out") == "first"
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     target = tmp_path / "share"
     left = tmp_path / ".share.abcdefgh"
     other = tmp_path / ".shared.abcdefgh"

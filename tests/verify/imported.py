@@ -1,7 +1,5 @@
 """Models imported with their references, and libraries whose kernels are changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Small models, one for each kind of output that a check can get wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 

@@ -1,7 +1,5 @@
 """Values that take another step in models with dynamic or written-out quantisation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
@@ -9,7 +7,7 @@ from onnx import ModelProto, TensorProto, helper
 from fewtune.verify.comparison import is_graded
 from fewtune.verify.jitter import jittered
 from tests.quantized_models import model_of
-from tests.verify.imported import Changed, Imported, imported
+from tests.verify.imported import Changed, imported
 
 _CHANNELS, _LAYERS = 16, 6
 
@@ -74,21 +72,21 @@ def _model(nodes, output, constants) -> ModelProto:
 
 
 @pytest.fixture(scope="module", params=[found_while_running, written_out])
-def made(request) -> Imported:
+def made(request):
     return imported(request.param())
 
 
 @pytest.mark.slow
-def test_bytes_in_wide_integers_need_not_be_equal(made) -> None:
+def test_bytes_in_wide_integers_need_not_be_equal(made):
     assert all(is_graded(tap.expected.values.dtype) for tap in made.reference.taps)
 
 
 @pytest.mark.parametrize("model", [found_while_running, written_out])
-def test_values_that_are_rounded_take_steps(model) -> None:
+def test_values_that_are_rounded_take_steps(model):
     assert jittered(model()).takes_steps
 
 
-def test_rounded_integers_take_no_steps() -> None:
+def test_rounded_integers_take_no_steps():
     nodes = [
         helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Floor", ["f"], ["y"]),
@@ -98,14 +96,14 @@ def test_rounded_integers_take_no_steps() -> None:
 
 
 @pytest.mark.slow
-def test_a_right_model_passes_by_its_first_plan(made) -> None:
+def test_a_right_model_passes_by_its_first_plan(made):
     assert not made.left_out
     assert len(made.reference.taps) >= _LAYERS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, _LAYERS - 1])
-def test_a_layer_off_by_a_tenth_is_refused(made, layer) -> None:
+def test_a_layer_off_by_a_tenth_is_refused(made, layer):
     calls = []
 
     def scaled(kernel, arguments) -> None:

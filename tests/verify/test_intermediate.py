@@ -1,11 +1,8 @@
 """Which intermediate values are compared, and which values are expected."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from onnx import ModelProto, helper
 
 from fewtune.runtime.executable import Observer
@@ -58,22 +55,22 @@ def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:
     return [(tap.site.kernel, tap.expected.name) for tap in taps]
 
 
-def test_written_values_are_recognised() -> None:
+def test_written_values_are_recognised():
     assert taps_of([SUMS + BIAS, np.maximum(SUMS + BIAS, 0)]) == [
         ("kernel0", "sums"),
         ("kernel1", "y"),
     ]
 
 
-def test_an_almost_equal_value_is_not_taken_for_that_of_another_kernel() -> None:
+def test_an_almost_equal_value_is_not_taken_for_that_of_another_kernel():
     assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
 
 
-def test_a_slightly_wrong_value_keeps_its_tap() -> None:
+def test_a_slightly_wrong_value_keeps_its_tap():
     assert taps_of([(SUMS + BIAS) * np.float32(1.01)]) == [("kernel0", "sums")]
 
 
-def test_a_model_that_onnxruntime_refuses_has_no_taps(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_onnxruntime_refuses_has_no_taps(caplog):
     model = dense()
     model.graph.node[0].op_type = "Unheard"
     assert IntermediateValues(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []

@@ -1,7 +1,5 @@
 """Noise of operators: right results that are rounded otherwise pass, and wrong ones do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -30,7 +28,7 @@ def checked(
     return reference.check(lambda feeds: [run(feeds)])
 
 
-def test_an_embedding_concatenated_with_an_input_moves() -> None:
+def test_an_embedding_concatenated_with_an_input_moves():
     random = np.random.default_rng(0)
     # The embedding cancels in the product, and the other input is far smaller.
     table = random.standard_normal((20, WIDTH)).astype(np.float32)
@@ -53,7 +51,7 @@ def test_an_embedding_concatenated_with_an_input_moves() -> None:
     assert np.median(expected.noise / rounding) > 1
 
 
-def test_an_element_in_a_later_block_has_the_noise_of_the_same_element_in_an_earlier_one() -> None:
+def test_an_element_in_a_later_block_has_the_noise_of_the_same_element_in_an_earlier_one():
     count = 100_000  # several blocks, the last of them not full
     model = make_model([helper.make_node("Add", ["x", "x"], ["y"])], {"x": [count]}, {"y": [count]})
     x = np.ones(count, np.float32)
@@ -97,7 +95,7 @@ SQUASHING: dict[str, tuple[Callable[[], np.ndarray], Callable[[np.ndarray], np.n
 
 @pytest.mark.parametrize("operator", SQUASHING)
 @pytest.mark.parametrize("factor", [1.0, 1.001])
-def test_differences_of_an_exponential_and_one(operator: str, factor: float) -> None:
+def test_differences_of_an_exponential_and_one(operator, factor):
     draw, exact = SQUASHING[operator]
     nodes = [helper.make_node(operator, ["x"], ["y"])]
     model = make_model(nodes, {"x": [ROWS, WIDTH]}, {"y": [ROWS, WIDTH]}, opset=17)
@@ -132,14 +130,14 @@ def table_product(signals: np.ndarray, axis: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("opset", "axis"), [(17, None), (19, 0), (20, None), (20, 0)])
-def test_values_of_a_transform_that_cancel_may_be_rounded(opset: int, axis: int | None) -> None:
+def test_values_of_a_transform_that_cancel_may_be_rounded(opset, axis):
     along = 1 if axis is None else axis
     found = checked(transform(opset, axis), lambda feeds: table_product(feeds["x"], along))
     assert found.allowances <= 1, found.text
 
 
 @pytest.mark.parametrize("place", [(0, 0, 0), (2, 3, 1)])
-def test_a_number_of_a_transform_off_by_a_thousandth_is_refused(place: tuple[int, ...]) -> None:
+def test_a_number_of_a_transform_off_by_a_thousandth_is_refused(place):
     def wrong(feeds: Feeds) -> np.ndarray:
         found = table_product(feeds["x"], 1)
         found[place] *= 1.001
@@ -149,7 +147,7 @@ def test_a_number_of_a_transform_off_by_a_thousandth_is_refused(place: tuple[int
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.001])
-def test_a_loud_signal_does_not_hide_a_fault_in_a_quiet_one(factor: float) -> None:
+def test_a_loud_signal_does_not_hide_a_fault_in_a_quiet_one(factor):
     loud = np.array([1.0, 1e6, 1.0]).reshape(3, 1, 1)
     data = (loud * np.random.default_rng(0).random((3, 12, 1))).astype("f4")
 
@@ -162,7 +160,7 @@ def test_a_loud_signal_does_not_hide_a_fault_in_a_quiet_one(factor: float) -> No
     assert (found.allowances <= 1) == (factor == 1), found.text
 
 
-def test_short_transforms_are_rounded_by_frame() -> None:
+def test_short_transforms_are_rounded_by_frame():
     length, frame, step = 12, 8, 2
     starts = range(0, length - frame + 1, step)
     node = helper.make_node("STFT", ["x", "step", "", "frame"], ["y"], onesided=0)
@@ -201,13 +199,13 @@ def normalized(feeds: Feeds, has_shift: bool = True) -> np.ndarray:
 
 @pytest.mark.parametrize("has_shift", [False, True])
 @pytest.mark.parametrize("far", [0.0, 30.0, 300.0, 2000.0])
-def test_an_exact_normalization_is_right(far: float, has_shift: bool) -> None:
+def test_an_exact_normalization_is_right(far, has_shift):
     model = normalization(has_shift)
     found = checked(model, lambda feeds: normalized(feeds, has_shift), rows(far))
     assert found.allowances <= 1, found.text
 
 
-def test_the_mean_of_equal_numbers_may_be_rounded() -> None:
+def test_the_mean_of_equal_numbers_may_be_rounded():
     random = np.random.default_rng(3)
     data = np.repeat(random.uniform(0.5, 1, (ROWS, 1)), WIDTH, 1).astype(np.float32)
     off = (data * 2.0**-23 / np.sqrt(EPSILON) * SCALE + SHIFT).astype(np.float32)
@@ -215,7 +213,7 @@ def test_the_mean_of_equal_numbers_may_be_rounded() -> None:
 
 
 @pytest.mark.parametrize(("far", "factor"), [(0.0, 1.002), (30.0, 1.05)])
-def test_a_row_that_is_off_is_refused(far: float, factor: float) -> None:
+def test_a_row_that_is_off_is_refused(far, factor):
     def wrong(feeds: Feeds) -> np.ndarray:
         found = normalized(feeds)
         found[3] = (found[3] - SHIFT) * factor + SHIFT

@@ -1,7 +1,5 @@
 """Kinds of outputs that a check might refuse although they are right: each passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -129,5 +127,5 @@ def model_of(kind: str) -> ModelProto:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_right_model_passes(kind: str) -> None:
+def test_a_right_model_passes(kind):
     assert imported(model_of(kind)).reference.taps

@@ -1,7 +1,5 @@
 """The first wrong operator is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -37,7 +35,7 @@ def located(model: ModelProto, change: Callable[[ModelProto], None]) -> str:
         ("softmax", "axis", 0, "Softmax 'softmax'"),
     ],
 )
-def test_the_node_is_named(node: str, attribute: str, value: object, named: str) -> None:
+def test_the_node_is_named(node, attribute, value, named):
     def change(model: ModelProto) -> None:
         for each in model.graph.node:
             if each.name == node:
@@ -50,5 +48,5 @@ def test_the_node_is_named(node: str, attribute: str, value: object, named: str)
     assert text.endswith("what it reads agrees")
 
 
-def test_a_difference_without_a_wrong_operator_is_reported() -> None:
+def test_a_difference_without_a_wrong_operator_is_reported():
     assert located(small_models.classifier(), lambda model: None).startswith("no operator alone")

@@ -1,7 +1,5 @@
 """Bytes that kernels of a quantised model write are judged by steps, each kernel by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +12,11 @@ from fewtune.verify.jitter import is_quantised
 from fewtune.verify.reference import Reference
 from fewtune.verify.sites import Site
 from tests.quantized_models import quantized_network
-from tests.verify.imported import Change, Changed, Imported, imported
+from tests.verify.imported import Changed, imported
 
 
 @pytest.fixture(scope="module", params=["QUInt8", "QInt8"])
-def quantised(request, tmp_path_factory) -> Imported:
+def quantised(request, tmp_path_factory):
     from onnxruntime.quantization import QuantType
 
     model, _ = quantized_network(
@@ -30,7 +28,7 @@ def quantised(request, tmp_path_factory) -> Imported:
 
 
 @pytest.mark.slow
-def test_kernels_write_the_expected_bytes(quantised) -> None:
+def test_kernels_write_the_expected_bytes(quantised):
     assert sum(tap.stepped for tap in quantised.reference.taps) >= 5
     assert "none by more" in quantised.note
 
@@ -60,20 +58,20 @@ def shifted(kernel: str, arguments: Sequence[Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [scaled, swapped, shifted])
-def test_a_small_fault_is_refused(quantised, wrong: Change) -> None:
+def test_a_small_fault_is_refused(quantised, wrong):
     library = Changed(quantised.compiled, wrong)
     assert quantised.reference.check_library(library, ["x"]).allowances > 1
 
 
 @pytest.mark.slow
-def test_a_reference_keeps_how_taps_are_judged(quantised, tmp_path) -> None:
+def test_a_reference_keeps_how_taps_are_judged(quantised, tmp_path):
     reference = quantised.reference
     reference.write(tmp_path)
     read = Reference.read(tmp_path)
     assert [tap[2:] for tap in read.taps] == [tap[2:] for tap in reference.taps]
 
 
-def test_few_bytes_may_be_off_by_one() -> None:
+def test_few_bytes_may_be_off_by_one():
     values = np.full(1000, 7, np.uint8)
     expected = Expected("v", values, np.zeros(1000, "f4"))
     few, many, far = values.copy(), values.copy(), values.copy()
@@ -84,7 +82,7 @@ def test_few_bytes_may_be_off_by_one() -> None:
     assert compare_steps(far, expected).allowances == 2
 
 
-def test_fused_values_are_not_made_outputs(tmp_path) -> None:
+def test_fused_values_are_not_made_outputs(tmp_path):
     model, _ = quantized_network(tmp_path)
     assert is_quantised(model)
     kinds = {name: node.op_type for node in model.graph.node for name in node.output}
@@ -93,7 +91,7 @@ def test_fused_values_are_not_made_outputs(tmp_path) -> None:
     assert opened.isdisjoint({"DequantizeLinear", "Conv", "Relu", "Add"})
 
 
-def test_a_value_is_restored_in_its_part_of_a_buffer() -> None:
+def test_a_value_is_restored_in_its_part_of_a_buffer():
     value = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
     whole = np.full((1, 2, 2, 8), 200, np.uint8)
     whole[..., 4:7] = value.transpose(0, 2, 3, 1)

@@ -1,9 +1,6 @@
 """Right outputs pass and wrong ones do not, whatever other values the output holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,7 +61,7 @@ def swapped(values: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_model_itself_is_right(name: str) -> None:
+def test_the_model_itself_is_right(name):
     model = MODELS[name]()
     found = reference_of(model).check(runs(model))
     assert found.allowances <= 1
@@ -72,7 +69,7 @@ def test_the_model_itself_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["classifier", "detector", "lowest", "infinite", "spectrogram"])
-def test_rounding_in_another_order_is_right(name: str) -> None:
+def test_rounding_in_another_order_is_right(name):
     model = MODELS[name]()
     generator = np.random.default_rng(9)
     run = runs(model)
@@ -108,9 +105,7 @@ def test_rounding_in_another_order_is_right(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("change", [scaled, swapped])
-def test_a_wrong_weight_is_refused(
-    name: str, weight: str, change: Callable[[np.ndarray], None]
-) -> None:
+def test_a_wrong_weight_is_refused(name, weight, change):
     reference = reference_of(MODELS[name]())
     found = reference.check(runs(with_weight(MODELS[name](), weight, change)))
     assert found.allowances > 1
@@ -118,7 +113,7 @@ def test_a_wrong_weight_is_refused(
 
 
 @pytest.mark.parametrize(("name", "row"), [("classifier", 0), ("detector", -1), ("lowest", 0)])
-def test_a_wrong_border_is_refused(name: str, row: int) -> None:
+def test_a_wrong_border_is_refused(name, row):
     """The fault of a schedule that reads zeros, or a neighbour, at the padding."""
     model = MODELS[name]()
     pads = next(a for a in model.graph.node[0].attribute if a.name == "pads").ints
@@ -126,7 +121,7 @@ def test_a_wrong_border_is_refused(name: str, row: int) -> None:
     assert reference_of(MODELS[name]()).check(runs(model)).allowances > 1
 
 
-def test_wrong_scores_beside_boxes_in_pixels_are_refused() -> None:
+def test_wrong_scores_beside_boxes_in_pixels_are_refused():
     model, run = small_models.detector(), runs(small_models.detector())
 
     def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -140,7 +135,7 @@ def test_wrong_scores_beside_boxes_in_pixels_are_refused() -> None:
     assert "at [0, 7, " in found.text
 
 
-def test_an_infinity_elsewhere_is_refused() -> None:
+def test_an_infinity_elsewhere_is_refused():
     model, run = small_models.masked(-np.inf), runs(small_models.masked(-np.inf))
 
     def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -154,13 +149,13 @@ def test_an_infinity_elsewhere_is_refused() -> None:
     assert "onnxruntime's -inf" in found.text
 
 
-def test_another_shape_is_reported() -> None:
+def test_another_shape_is_reported():
     model, run = small_models.segmenter(), runs(small_models.segmenter())
     found = reference_of(model).check(lambda feeds: [run(feeds)[0][:, 1:]])
     assert "has shape [1, 15, 16], onnxruntime's [1, 16, 16]" in found.text
 
 
-def test_other_classes_are_refused() -> None:
+def test_other_classes_are_refused():
     found = reference_of(small_models.segmenter()).check(
         runs(with_weight(small_models.segmenter(), "w", scaled_first))
     )
@@ -171,7 +166,7 @@ def scaled_first(values: np.ndarray) -> None:
     values[0] *= 1.05
 
 
-def test_one_value_may_take_another_step_but_not_many() -> None:
+def test_one_value_may_take_another_step_but_not_many():
     model, run = small_models.quantised(), runs(small_models.quantised())
 
     def stepped(every: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
@@ -188,7 +183,7 @@ def test_one_value_may_take_another_step_but_not_many() -> None:
     assert reference.check(stepped(5)).allowances > 1
 
 
-def test_failures_of_onnxruntime_are_reported_as_its_own() -> None:
+def test_failures_of_onnxruntime_are_reported_as_its_own():
     model = small_models.spectrogram()
     reference = reference_of(model)
     assert [each.draw.name for each in reference.checked] == [
@@ -201,7 +196,7 @@ def test_failures_of_onnxruntime_are_reported_as_its_own() -> None:
         reference_of(model, negative)
 
 
-def test_with_nan_in_every_draw_the_rest_is_compared() -> None:
+def test_with_nan_in_every_draw_the_rest_is_compared():
     model, run = small_models.masked_rows(), runs(small_models.masked_rows())
     reference = reference_of(model)
     assert len(reference.notes) == len(reference.checked) == 3
@@ -212,7 +207,7 @@ def test_with_nan_in_every_draw_the_rest_is_compared() -> None:
     assert reference.check(wrong).allowances == np.inf
 
 
-def test_sums_may_be_rounded_to_the_other_side_of_a_kink() -> None:
+def test_sums_may_be_rounded_to_the_other_side_of_a_kink():
     """Elements that ReLU sets to zero in every noise run may be positive in another order."""
     model = small_models.clipped()
     weight = numpy_helper.to_array(model.graph.initializer[0])
@@ -226,14 +221,14 @@ def test_sums_may_be_rounded_to_the_other_side_of_a_kink() -> None:
     assert found.allowances <= 1, found.text
 
 
-def test_a_mask_of_whole_numbers_has_no_noise() -> None:
+def test_a_mask_of_whole_numbers_has_no_noise():
     reference = reference_of(small_models.penalised())
     for checked in reference.checked:
         (output,) = checked.outputs
         assert float(output.noise.max()) < 1e-4
 
 
-def test_a_written_reference_is_read_unchanged(tmp_path: Path) -> None:
+def test_a_written_reference_is_read_unchanged(tmp_path):
     reference = reference_of(small_models.embedding())
     reference.write(tmp_path)
     first = (tmp_path / "reference.npz").read_bytes()
@@ -245,19 +240,19 @@ def test_a_written_reference_is_read_unchanged(tmp_path: Path) -> None:
     assert again.check(runs(small_models.embedding())).allowances <= 1
 
 
-def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "reference.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(InputError, match="cannot be read .* import the model again"):
         Reference.read(tmp_path)
 
 
-def test_a_wrong_attribute_is_refused() -> None:
+def test_a_wrong_attribute_is_refused():
     model = small_models.classifier()
     model.graph.node[1].attribute.append(helper.make_attribute("epsilon", 1e-2))
     assert reference_of(small_models.classifier()).check(runs(model)).allowances > 1
 
 
-def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path: Path) -> None:
+def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path):
     model, strange = small_models.classifier(), small_models.classifier()
     strange.graph.node[2].op_type = "Unheard"
     inputs, outputs = tensor_specs(model)
@@ -266,7 +261,7 @@ def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path: Pat
     assert reference.check(runs(model)).allowances <= 1
 
 
-def test_a_fault_of_the_simplified_model_is_not_noise() -> None:
+def test_a_fault_of_the_simplified_model_is_not_noise():
     model, wrong = small_models.classifier(), small_models.classifier()
     name = next(t.name for t in wrong.graph.initializer if len(t.dims) > 1)
     with_weight(wrong, name, swapped)
@@ -276,7 +271,7 @@ def test_a_fault_of_the_simplified_model_is_not_noise() -> None:
     assert reference.check(runs(wrong)).allowances > 1
 
 
-def test_an_output_of_another_type_is_refused() -> None:
+def test_an_output_of_another_type_is_refused():
     model = small_models.classifier()
     run = runs(model)
     found = reference_of(model).check(lambda feeds: [run(feeds)[0].astype(np.float64)])
@@ -284,7 +279,7 @@ def test_an_output_of_another_type_is_refused() -> None:
     assert "is float64, onnxruntime's float32" in found.text
 
 
-def test_outputs_that_onnxruntimes_optimiser_changes_are_compared_without_it() -> None:
+def test_outputs_that_onnxruntimes_optimiser_changes_are_compared_without_it():
     nodes = [
         helper.make_node("Pad", ["x", "pads"], ["padded"]),
         helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),

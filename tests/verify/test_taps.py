@@ -1,7 +1,5 @@
 """Values that kernels write are recognised and compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ from tests.verify.imported import Changed, Imported, imported
 
 
 @pytest.fixture(scope="module")
-def gated() -> Imported:
+def gated():
     """A model with a gate."""
     return imported(small_models.gated())
 
@@ -32,12 +30,12 @@ def wrong_at(given: Imported, value: str) -> tuple[str, Changed]:
     return kernel, Changed(given.compiled, after=wrong)
 
 
-def test_most_kernels_write_a_value_of_the_model(gated: Imported) -> None:
+def test_most_kernels_write_a_value_of_the_model(gated):
     names = {tap.expected.name for tap in gated.reference.taps}
     assert names == {"c1", "mean", "r", "g", "y"}
 
 
-def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(gated: Imported) -> None:
+def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(gated):
     kernel, library = wrong_at(gated, "r")
     reference = gated.reference
     assert reference.check(lambda feeds: library.outputs([feeds["x"]])).allowances <= 1
@@ -46,14 +44,14 @@ def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(gated: Imported) -> 
     assert found.text.startswith(f"kernel {kernel}: value 'r' is ")
 
 
-def test_the_first_wrong_kernel_is_named(gated: Imported) -> None:
+def test_the_first_wrong_kernel_is_named(gated):
     kernel, library = wrong_at(gated, "c1")
     found = gated.reference.check_library(library, ["x"])
     assert found.text.startswith("output 'y' is ")
     assert f"the first value inside: kernel {kernel}: value 'c1' is " in found.text
 
 
-def test_a_library_elsewhere_is_compared_by_its_outputs(gated: Imported) -> None:
+def test_a_library_elsewhere_is_compared_by_its_outputs(gated):
     class Elsewhere:
         """A library that only returns outputs."""
 
@@ -63,7 +61,7 @@ def test_a_library_elsewhere_is_compared_by_its_outputs(gated: Imported) -> None
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
-def test_a_value_is_found_in_another_layout(order: tuple[int, ...]) -> None:
+def test_a_value_is_found_in_another_layout(order):
     value = np.random.default_rng(0).standard_normal((1, 6, 4, 3)).astype("f4")
     other = np.random.default_rng(1).standard_normal((1, 6, 4, 3)).astype("f4")
     written = np.ascontiguousarray(value.transpose(order)) * np.float32(1 + 1e-6)
@@ -72,13 +70,13 @@ def test_a_value_is_found_in_another_layout(order: tuple[int, ...]) -> None:
     np.testing.assert_allclose(site.value_of(written, value), value, rtol=1e-5)
 
 
-def test_other_values_have_no_site() -> None:
+def test_other_values_have_no_site():
     generator = np.random.default_rng(0)
     value, other = generator.standard_normal((2, 4, 8, 8)).astype("f4")
     assert find_sites([Written("k", 0, other)], {"value": value}) == []
 
 
-def test_elements_near_to_each_other_are_not_taken_for_those_of_another_order() -> None:
+def test_elements_near_to_each_other_are_not_taken_for_those_of_another_order():
     value = -16 + np.random.default_rng(0).standard_normal((1, 1, 16, 16)).astype("f4") / 2
     # A transposed convolution to one channel, before its channels are in their places.
     phases = value.reshape(8, 2, 8, 2).transpose(0, 2, 1, 3).reshape(1, 8, 8, 4)
@@ -87,12 +85,12 @@ def test_elements_near_to_each_other_are_not_taken_for_those_of_another_order() 
     assert name == "value"
 
 
-def test_equal_elements_are_recognised_with_their_rounding() -> None:
+def test_equal_elements_are_recognised_with_their_rounding():
     value = np.full((1, 4, 3, 3), 0.1, "f4")
     assert len(find_sites([Written("k", 0, value * np.float32(1 + 1e-7))], {"v": value})) == 1
 
 
-def test_a_part_is_found_in_a_larger_buffer() -> None:
+def test_a_part_is_found_in_a_larger_buffer():
     generator = np.random.default_rng(0)
     value = generator.standard_normal((1, 4, 5, 5)).astype("f4")
     whole = generator.standard_normal((1, 5, 5, 12)).astype("f4")
@@ -102,7 +100,7 @@ def test_a_part_is_found_in_a_larger_buffer() -> None:
     assert site.value_of(whole[0], value) is None
 
 
-def test_a_missing_kernel_is_ignored(gated: Imported) -> None:
+def test_a_missing_kernel_is_ignored(gated):
     expected = Expected("gone", np.ones(4, "f4"), np.ones(4, "f4"))
     tap = Tap(Site("no_such_kernel", 0, (4,), (0,)), expected)
     found = check_taps(gated.compiled, [gated.reference.feeds["x"]], [tap])

@@ -1,9 +1,6 @@
 """The RFC's table over several models, as JSON and as markdown."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +37,7 @@ def stock_result(
     )
 
 
-def test_a_row_a_model_with_its_conditions(tmp_path: Path) -> None:
+def test_a_row_a_model_with_its_conditions(tmp_path):
     comparisons = [
         made.comparison("second", used=20.0, achieved=98.0),
         made.comparison("first", used=10.0, achieved=102.0),
@@ -59,7 +56,7 @@ def test_a_row_a_model_with_its_conditions(tmp_path: Path) -> None:
     assert "Measured on Test CPU" in text
 
 
-def test_stock_results_are_merged(tmp_path: Path) -> None:
+def test_stock_results_are_merged(tmp_path):
     comparisons = [made.comparison("first"), made.comparison("second"), made.comparison("third")]
     stock = tmp_path / "stock"
     stock.mkdir()
@@ -80,7 +77,7 @@ def test_stock_results_are_merged(tmp_path: Path) -> None:
     assert "first: 2 of stock's trials failed." in text
 
 
-def test_stock_results_of_another_run_are_left_out(tmp_path: Path) -> None:
+def test_stock_results_of_another_run_are_left_out(tmp_path):
     stock = tmp_path / "stock"
     stock.mkdir()
     for result in (stock_result("net", selective_tuning_s=251.0), stock_result("other")):
@@ -92,7 +89,7 @@ def test_stock_results_of_another_run_are_left_out(tmp_path: Path) -> None:
     assert "stock MetaSchedule" not in (tmp_path / MARKDOWN).read_text()
 
 
-def test_a_broken_stock_result_is_named(tmp_path: Path) -> None:
+def test_a_broken_stock_result_is_named(tmp_path):
     (tmp_path / "stock").mkdir()
     (tmp_path / "stock" / "net.json").write_text('{"model": "net"}')
     with pytest.raises(InputError, match=r"net\.json: stock_tuning_s: Field required"):

@@ -1,9 +1,6 @@
 """What a stock database comes to: applied as it is, the rest unscheduled, figures merged."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +43,7 @@ def result(tuned: dict, rest: list[str]) -> dict:
 
 
 @pytest.mark.slow
-def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> None:
+def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path):
     """A record of convolution ``b`` only, and one of ``a`` that failed, as stock writes them."""
     found = tuned_tiny.convolutions()
     record = best_trials(read_database(tuned_tiny.tuned()), found["b"].mod, 1)[0]
@@ -74,7 +71,7 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_stock_gets_the_import_without_transforms(tmp_path: Path) -> None:
+def test_stock_gets_the_import_without_transforms(tmp_path):
     assert kernels(
         stock_model.plain_lowered(tuned_tiny.imported(), tuned_tiny.target())
     ) == kernels(tuned_tiny.lowered())
@@ -85,7 +82,7 @@ def test_stock_gets_the_import_without_transforms(tmp_path: Path) -> None:
     assert not any("winograd" in name for name in kernels(plain))
 
 
-def test_performance_is_stocks_latency_over_selective_round_by_round() -> None:
+def test_performance_is_stocks_latency_over_selective_round_by_round():
     told = result(TUNED, [])
     assert told["achieved_perf_pct"] == pytest.approx(100)
     assert told["achieved_perf_p10_pct"] == pytest.approx(84)
@@ -101,7 +98,7 @@ def test_performance_is_stocks_latency_over_selective_round_by_round() -> None:
     json.dumps(told)
 
 
-def test_the_note_names_what_stock_did_not_find() -> None:
+def test_the_note_names_what_stock_did_not_find():
     note = result({**TUNED, "failed": 3}, ["mean", "transpose"])["note"]
     assert note == (
         "3 of stock's trials failed (0 builds ran into its timeout); stock found no schedule for "
@@ -109,19 +106,19 @@ def test_the_note_names_what_stock_did_not_find() -> None:
     )
 
 
-def test_a_run_on_a_busy_machine_is_refused(tmp_path: Path) -> None:
+def test_a_run_on_a_busy_machine_is_refused(tmp_path):
     stock_model.check_builds({**TUNED, "failed": 9, "build_timeouts": 4}, tmp_path)
     with pytest.raises(MachineError, match="5 of stock's 40 trials"):
         stock_model.check_builds({**TUNED, "build_timeouts": 5}, tmp_path)
 
 
-def test_the_log_tells_how_far_stock_is(tmp_path: Path) -> None:
+def test_the_log_tells_how_far_stock_is(tmp_path):
     line = "2026-11-21 15:40:43 [INFO] [task_scheduler.cc:218] Sending {} valid sample(s) to runner"
     (tmp_path / "stock.log").write_text("\n".join(["begun", line.format(4), line.format(16)]))
     assert stock_model.measured_so_far(tmp_path / "stock.log") == 20
 
 
-def test_only_a_finished_run_of_the_same_tasks_is_measured_again(tmp_path: Path) -> None:
+def test_only_a_finished_run_of_the_same_tasks_is_measured_again(tmp_path):
     task = SimpleNamespace(info=SimpleNamespace(workload="abc"))
     other = SimpleNamespace(info=SimpleNamespace(workload="def"))
     fingerprint = made_results.fingerprint()

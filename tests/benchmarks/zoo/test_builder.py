@@ -1,7 +1,5 @@
 """Seeded weights of the zoo's networks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper

@@ -1,7 +1,5 @@
 """Multiply-adds of ONNX graphs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """Boxes and scores that the zoo's detectors decode."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -1,7 +1,5 @@
 """Quantized models compute the same, whatever their constants are named."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -46,7 +44,7 @@ def outputs(model: ModelProto) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", ["gamma", "n_scale", "n_zero_point", "weights_quantized"])
-def test_a_constant_may_have_a_name_of_the_quantizer(scale: str) -> None:
+def test_a_constant_may_have_a_name_of_the_quantizer(scale):
     given = network(scale)
     made = quantize(given)
     assert any(node.op_type == "QuantizeLinear" for node in made.graph.node)

@@ -1,7 +1,5 @@
 """The zoo: every model has its published counts and is valid ONNX."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators between convolutions keep the layout, and their results."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np
@@ -47,9 +45,7 @@ def between_convolutions(operator: str, constants: dict[str, float], attributes:
         ("HardSwish", {}, {}),
     ],
 )
-def test_activations_leave_no_transposes(
-    operator: str, constants: dict[str, float], attributes: dict
-) -> None:
+def test_activations_leave_no_transposes(operator, constants, attributes):
     model = between_convolutions(operator, constants, attributes)
     lowered = lower(model, tuned_tiny.target(), "NHWC")
     transposes = sum(n for name, n in call_counts(lowered).items() if "transpose" in name)
@@ -63,7 +59,7 @@ def test_activations_leave_no_transposes(
 
 
 @pytest.mark.parametrize("operator", ["Max", "Min"])
-def test_max_and_min_of_two_activations_are_fused(operator: str) -> None:
+def test_max_and_min_of_two_activations_are_fused(operator):
     model = make_model(
         [
             helper.make_node("Conv", ["input", "one"], ["a"], name="one"),
@@ -82,7 +78,7 @@ def test_max_and_min_of_two_activations_are_fused(operator: str) -> None:
     assert counts[fused] == 1
 
 
-def test_a_cast_to_the_type_of_another_value_is_converted() -> None:
+def test_a_cast_to_the_type_of_another_value_is_converted():
     nodes = [
         helper.make_node("CastLike", ["input", "like"], ["a"], name="cast"),
         helper.make_node("Relu", ["a"], ["output"], name="relu"),
@@ -92,7 +88,7 @@ def test_a_cast_to_the_type_of_another_value_is_converted() -> None:
     assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
 
 
-def test_the_importer_is_restored_afterwards() -> None:
+def test_the_importer_is_restored_afterwards():
     from tvm.relax.frontend.onnx import onnx_frontend
 
     theirs = onnx_frontend._get_convert_map
@@ -105,9 +101,7 @@ def test_the_importer_is_restored_afterwards() -> None:
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("select_last_index", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
-def test_arg_max_of_equal_values_is_an_index(
-    operator: str, select_last_index: int, dtype: type
-) -> None:
+def test_arg_max_of_equal_values_is_an_index(operator, select_last_index, dtype):
     limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
     data = np.array([[limits.min] * 5, [limits.max] * 5, [1, 0, 1, 0, 1]], dtype)
     node = helper.make_node(
@@ -121,7 +115,7 @@ def test_arg_max_of_equal_values_is_an_index(
     np.testing.assert_array_equal(actual, run_onnxruntime(model, {"input": data}, 1)[0])
 
 
-def test_a_clip_by_constants_of_any_rank() -> None:
+def test_a_clip_by_constants_of_any_rank():
     bounds = {"least": np.zeros(1, np.float32), "most": np.ones(1, np.float32)}
     node = helper.make_node("Clip", ["input", *bounds], ["output"], name="clip")
     model = make_model([node], {"input": [1, 4]}, {"output": [1, 4]}, bounds)

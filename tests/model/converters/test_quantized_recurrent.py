@@ -1,7 +1,5 @@
 """onnxruntime's LSTM of 8-bit weights as one kernel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -96,7 +94,7 @@ def quantized_layer(
         {"without": "phc", "hidden": 5, "batch": 4, "by_column": False, "zeros": (5, -9)},
     ],
 )
-def test_one_kernel_quantizes_and_multiplies_at_all_steps(given) -> None:
+def test_one_kernel_quantizes_and_multiplies_at_all_steps(given):
     counts = kernels(*quantized_layer(**given))
     assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
@@ -104,19 +102,19 @@ def test_one_kernel_quantizes_and_multiplies_at_all_steps(given) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [{"without": "p", "batch": 5}])
-def test_other_quantized_layers_are_unrolled(given) -> None:
+def test_other_quantized_layers_are_unrolled(given):
     counts = kernels(*quantized_layer(steps=3, **given))
     assert not any("recurrence" in name for name in counts)
 
 
 @pytest.mark.slow
-def test_threads_share_a_quantized_direction(monkeypatch) -> None:
+def test_threads_share_a_quantized_direction(monkeypatch):
     monkeypatch.setattr(recurrent_kernel, "_WAIT_BYTES", -(10**9))
     set_threads(2)
     kernels(*quantized_layer(hidden=24, steps=40, without="p"))
 
 
-def test_bytes_stay_in_a_core_s_cache_where_floats_do_not() -> None:
+def test_bytes_stay_in_a_core_s_cache_where_floats_do_not():
     sizes = Recurrence("LSTM", 20, 1, 2, 384)
     assert sizes.workers(2) == 2
     assert sizes._replace(weight_dtype="int8").workers(2) == 1

@@ -39,7 +39,7 @@ def shaped(kind, **given):
         ("RNN", {"states": False, "batch": 4, "activations": ["Tanh"]}),
     ],
 )
-def test_one_kernel_computes_all_steps(kind, given) -> None:
+def test_one_kernel_computes_all_steps(kind, given):
     counts = kernels(*shaped(kind, **given))
     assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
@@ -57,7 +57,7 @@ def test_one_kernel_computes_all_steps(kind, given) -> None:
         ("RNN", {}, "bidirectional", 616),
     ],
 )
-def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
+def test_threads_share_a_direction(kind, given, direction, hidden):
     """An odd number of panels, and two threads that wait for each other at every step."""
     directions = 2 if direction == "bidirectional" else 1
     sizes = Recurrence(kind, 12, 2, directions, hidden)
@@ -79,11 +79,11 @@ def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
         ("RNN", {"steps": 1}),
     ],
 )
-def test_other_layers_are_unrolled(kind, given) -> None:
+def test_other_layers_are_unrolled(kind, given):
     assert not any("recurrence" in name for name in kernels(*shaped(kind, **given)))
 
 
-def test_without_the_step_layers_are_unrolled() -> None:
+def test_without_the_step_layers_are_unrolled():
     model, _ = layer("LSTM")
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     steps = OptionalSteps({simplify.RECURRENT_LAYERS: "not wanted"})
@@ -93,7 +93,7 @@ def test_without_the_step_layers_are_unrolled() -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
+def test_a_wrong_kernel_is_left_out_by_name(monkeypatch):
     model, feeds = layer("LSTM", batch=1)
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     wanted = run_onnxruntime(model, feeds, 1)
@@ -116,11 +116,11 @@ def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
 )
 def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
     hidden, directions, threads, workers
-) -> None:
+):
     assert Recurrence("LSTM", 20, 1, directions, hidden).workers(threads) == workers
 
 
-def test_sums_stay_in_registers() -> None:
+def test_sums_stay_in_registers():
     for kind in ("LSTM", "GRU", "RNN"):
         for batch in (1, 2, 3, 4):
             rows, unrolled = Recurrence(kind, 20, batch, 1, 64).tile(TRAITS)

@@ -1,7 +1,5 @@
 """Resize as onnxruntime computes it: every mode, by fractions, in one to three dimensions."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -58,7 +56,7 @@ def compiled(model: ModelProto, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("coordinates", KNOWN)
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-def test_the_nearest_is_onnxruntimes(coordinates: str, rounding: str) -> None:
+def test_the_nearest_is_onnxruntimes(coordinates, rounding):
     for extent, resized in [(5, 13), (13, 5), (7, 7), (1, 4), (6, 1), (15, 2), (10, 29), (3, 8)]:
         x = np.arange(extent, dtype=np.float32).reshape(1, 1, extent)
         model = resize_model(
@@ -76,7 +74,7 @@ def test_the_nearest_is_onnxruntimes(coordinates: str, rounding: str) -> None:
 
 @pytest.mark.parametrize("coordinates", KNOWN)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_weights_are_onnxruntimes(coordinates: str, mode: str) -> None:
+def test_weights_are_onnxruntimes(coordinates, mode):
     for scale in (1.9, 0.6, 1 / 3):
         x = np.random.default_rng(0).standard_normal((1, 1, 1, 12)).astype(np.float32)
         model = resize_model(
@@ -105,7 +103,7 @@ def test_weights_are_onnxruntimes(coordinates: str, mode: str) -> None:
         ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
     ],
 )
-def test_a_compiled_resize_is_right(shape: list[int], given: dict[str, Any]) -> None:
+def test_a_compiled_resize_is_right(shape, given):
     model = resize_model(shape, **given)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (expected,) = run_onnxruntime(model, {"x": x}, 1)
@@ -120,13 +118,13 @@ def test_a_compiled_resize_is_right(shape: list[int], given: dict[str, Any]) -> 
         {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"},
     ],
 )
-def test_a_rare_mode_is_refused_by_name(given: dict[str, Any]) -> None:
+def test_a_rare_mode_is_refused_by_name(given):
     model = resize_model([1, 1, 4, 4], sizes=[1, 1, 2, 3], roi=[0.0] * 4 + [1.0] * 4, **given)
     with pytest.raises(InputError, match="Resize 'resize': .*onnxruntime serves such a model"):
         lower(model, TARGET, "NCHW")
 
 
-def test_between_convolutions_a_resize_takes_their_layout_and_fuses() -> None:
+def test_between_convolutions_a_resize_takes_their_layout_and_fuses():
     generator = np.random.default_rng(2)
     weights = [generator.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for _ in range(2)]
     constants = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
@@ -158,7 +156,7 @@ def test_between_convolutions_a_resize_takes_their_layout_and_fuses() -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_scales_that_are_computed_are_refused_by_name() -> None:
+def test_scales_that_are_computed_are_refused_by_name():
     model = resize_model([1, 1, 4, 4], scales=[1, 1, 2, 2])
     del model.graph.initializer[1]
     model.graph.input.append(helper.make_tensor_value_info("scales", TensorProto.FLOAT, [4]))

@@ -1,7 +1,5 @@
 """Imported non-maximum suppression: padded, and it selects what onnxruntime selects."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper

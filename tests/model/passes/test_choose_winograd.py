@@ -1,8 +1,5 @@
 """Which convolutions are transformed, by which tile, and what the import reports."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -37,13 +34,11 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
         (32, 1024, 84, 4),  # a detector's head, on 96 columns
     ],
 )
-def test_the_tile_of_the_lowest_cost_is_chosen(
-    size: int, channels: int, filters: int, m: int
-) -> None:
+def test_the_tile_of_the_lowest_cost_is_chosen(size, channels, filters, m):
     assert winograd.best_tile(convolution(size, channels, filters)) == m
 
 
-def test_the_import_reports_what_it_transformed(tmp_path: Path) -> None:
+def test_the_import_reports_what_it_transformed(tmp_path):
     model = convolution_model((28, 28), channels=128, filters=128)
     report = imported(model, tmp_path)
     plain = convolution(28, 128, 128)
@@ -55,14 +50,14 @@ def test_the_import_reports_what_it_transformed(tmp_path: Path) -> None:
     assert any("winograd_matmul" in name for name in names)
 
 
-def test_never_means_direct_convolution(tmp_path: Path) -> None:
+def test_never_means_direct_convolution(tmp_path):
     model = convolution_model((28, 28), channels=64, filters=64)
     report = imported(model, tmp_path, ImportOptions(winograd="never"))
     assert (report.winograd, report.saved_flops) == (0, 0)
     assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "winograd" in n]
 
 
-def test_a_model_too_sensitive_for_the_transforms_is_imported_without(tmp_path: Path) -> None:
+def test_a_model_too_sensitive_for_the_transforms_is_imported_without(tmp_path):
     wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
     with mock.patch.object(winograd, "TRANSFORMS", wrong):
         report = imported(convolution_model((28, 28), channels=64, filters=64), tmp_path)

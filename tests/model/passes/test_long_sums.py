@@ -1,7 +1,5 @@
 """Means and sums over a plane: rows first, then columns, with fewer digits lost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
@@ -44,7 +42,7 @@ def off(model: ModelProto, given: np.ndarray, wanted: np.ndarray, left_out: str 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize(("operator", "of"), [("ReduceMean", np.mean), ("ReduceSum", np.sum)])
-def test_a_long_sum_keeps_its_digits(operator: str, of, keepdims: int) -> None:
+def test_a_long_sum_keeps_its_digits(operator, of, keepdims):
     given = np.random.default_rng(0).normal(-8, 1, (1, 120, 110, 3)).astype("f4")
     wanted = of(given.astype("f8"), axis=(1, 2), keepdims=bool(keepdims))
     model = reduced(operator, given.shape, [1, 2], keepdims)
@@ -67,5 +65,5 @@ def test_a_long_sum_keeps_its_digits(operator: str, of, keepdims: int) -> None:
         ((1, 64, 64, 8), None, 1),
     ],
 )
-def test_which_sums_are_split(shape: tuple[int, ...], axes: list[int] | None, count: int) -> None:
+def test_which_sums_are_split(shape, axes, count):
     assert kernels(reduced("ReduceMean", shape, axes)) == count

@@ -1,7 +1,5 @@
 """Softmax over rows of any length: those that fill no vectors are padded."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -38,7 +36,7 @@ def rows_of(module: tvm.IRModule) -> set[int]:
 
 
 @pytest.mark.parametrize("length", [17, 50, 197])
-def test_rows_that_fill_no_vectors_are_padded(length: int) -> None:
+def test_rows_that_fill_no_vectors_are_padded(length):
     model = softmax_model((2, 3, length))
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")
     lanes = CpuTraits.of(tuned_tiny.target()).lanes("float32")
@@ -48,7 +46,7 @@ def test_rows_that_fill_no_vectors_are_padded(length: int) -> None:
 
 
 @pytest.mark.parametrize("lowest", [-1e30, np.finfo(np.float32).min], ids=["low", "lowest"])
-def test_rows_of_very_negative_numbers_are_right(lowest: float) -> None:
+def test_rows_of_very_negative_numbers_are_right(lowest):
     model = softmax_model((1, 4, 19))
     nodes = [*model.graph.node]
     nodes[0].op_type = "Add"
@@ -60,7 +58,7 @@ def test_rows_of_very_negative_numbers_are_right(lowest: float) -> None:
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((2, 64), -1), ((2, 7), -1), ((1, 19, 32), 1)])
-def test_other_softmaxes_are_lowered_by_tvm(shape: tuple[int, ...], axis: int) -> None:
+def test_other_softmaxes_are_lowered_by_tvm(shape, axis):
     model = softmax_model(shape, axis)
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")
     assert rows_of(module) <= {*shape}

@@ -1,9 +1,5 @@
 """Padded convolutions and products give the same results."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -43,13 +39,11 @@ WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
         (13, 16, 8, 16, False),  # not worth another kernel
     ],
 )
-def test_filters_are_padded_where_that_is_expected_to_pay(
-    size: int, channels: int, filters: int, lanes: int, gains: bool
-) -> None:
+def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filters, lanes, gains):
     assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
 
 
-def test_padded_filters_are_counted() -> None:
+def test_padded_filters_are_counted():
     filters = Filters(75, 256, 10, 2560, 16)
     assert filters.padded == 80
     assert filters.added_flops == 2 * 10 * 256 * 5
@@ -63,9 +57,7 @@ def test_padded_filters_are_counted() -> None:
         ({"strides": [2, 2]}, 9 * 128),
     ],
 )
-def test_a_padded_convolution_gives_the_same_result(
-    settings: dict[str, object], depth: int, tmp_path: Path
-) -> None:
+def test_a_padded_convolution_gives_the_same_result(settings, depth, tmp_path):
     model = convolution_model((40, 40), channels=128, filters=75, **settings)
     report = imported(model, tmp_path)
     assert (report.padded, report.winograd) == (1, 0)
@@ -82,13 +74,13 @@ def test_a_padded_convolution_gives_the_same_result(
 
 
 @pytest.mark.slow
-def test_a_grouped_convolution_is_left_alone(tmp_path: Path) -> None:
+def test_a_grouped_convolution_is_left_alone(tmp_path):
     model = convolution_model((40, 40), channels=130, filters=130, group=2)
     assert imported(model, tmp_path).padded == 0
 
 
 @pytest.mark.slow
-def test_padding_stays_if_transforms_are_left_out(tmp_path: Path) -> None:
+def test_padding_stays_if_transforms_are_left_out(tmp_path):
     generator = np.random.default_rng(0)
     weights = {
         "first": random_weight(generator, 64, 64, 3, 3),
@@ -115,7 +107,7 @@ def test_padding_stays_if_transforms_are_left_out(tmp_path: Path) -> None:
     ],
     ids=["filters", "products"],
 )
-def test_never_pads_nothing(make: Callable[[], ModelProto], tmp_path: Path) -> None:
+def test_never_pads_nothing(make, tmp_path):
     report = imported(make(), tmp_path, ImportOptions(pad_filters="never"))
     assert (report.padded, report.saved_flops) == (0, 0)
     assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "unpadded" in n]
@@ -153,16 +145,14 @@ def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
         ((1, 197, 192, 10), True, False),  # few columns
     ],
 )
-def test_products_are_padded_where_that_is_expected_to_pay(
-    traits: CpuTraits, sizes: tuple[int, int, int, int], is_weighted: bool, gains: bool
-) -> None:
+def test_products_are_padded_where_that_is_expected_to_pay(traits, sizes, is_weighted, gains):
     product = Product(*sizes, traits, is_weighted)
     assert product.gains is gains
     assert product.padded_columns % traits.lanes("float32") == 0
     assert product.padded_rows == product.rows or not is_weighted
 
 
-def test_padded_rows_and_columns_are_counted() -> None:
+def test_padded_rows_and_columns_are_counted():
     product = Product(3, 197, 64, 197, WIDE)
     assert (product.padded_rows, product.padded_columns) == (198, 208)
     assert product.added_flops == 2 * 3 * 64 * (198 * 208 - 197 * 197)
@@ -170,7 +160,7 @@ def test_padded_rows_and_columns_are_counted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [197, 211])
-def test_padded_attention_gives_the_same_result(tokens: int, tmp_path: Path) -> None:
+def test_padded_attention_gives_the_same_result(tokens, tmp_path):
     model = attention(tokens)
     report = imported(model, tmp_path)
     assert report.padded == 2
@@ -190,7 +180,7 @@ def test_padded_attention_gives_the_same_result(tokens: int, tmp_path: Path) -> 
     assert error_of(model, scheduled(lowered)) < BOUND
 
 
-def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path: Path) -> None:
+def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path):
     generator = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "weight"], ["constant"], name="constant"),
@@ -206,7 +196,7 @@ def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
-def test_widened_weights_give_the_same_result(shape: list[int], tmp_path: Path) -> None:
+def test_widened_weights_give_the_same_result(shape, tmp_path):
     generator = np.random.default_rng(0)
     weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
     nodes = [

@@ -1,7 +1,5 @@
 """Permuted and reshaped constants, without kernels that permute and reshape them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ MOVES = {
 
 @pytest.mark.parametrize("name", MOVES)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float16"])
-def test_constants_are_moved_as_tvm_folds_them(dtype: str, name: str) -> None:
+def test_constants_are_moved_as_tvm_folds_them(dtype, name):
     move, shape = MOVES[name]
     weight = np.random.default_rng(0).integers(-9, 9, (3, 4, 5, 2)).astype(dtype)
     builder = relax.BlockBuilder()

@@ -1,7 +1,5 @@
 """Transposed convolutions by their phases: the same result, without products with zeros."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -47,7 +45,7 @@ def lowered(model: ModelProto, steps: OptionalSteps | None = None) -> tvm.IRModu
     return lower(simplified, tuned_tiny.target(), "NHWC", steps=steps)
 
 
-def test_each_phase_has_the_taps_that_meet_the_input() -> None:
+def test_each_phase_has_the_taps_that_meet_the_input():
     # Two of four taps each; the first row is the second phase of a row before the input.
     axis = Axis(given=5, result=10, kernel=4, stride=2, cut=1)
     assert (axis.taps, axis.shift, axis.padding) == (2, 1, (1, 1))
@@ -73,9 +71,7 @@ def test_each_phase_has_the_taps_that_meet_the_input() -> None:
         ((1, 6, 4, 9), (6, 1, 2, 2), {"strides": [2, 2]}),
     ],
 )
-def test_phases_agree_with_onnxruntime(
-    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
-) -> None:
+def test_phases_agree_with_onnxruntime(data, kernel, attributes):
     model = model_of(data, kernel, **attributes)
     module = lowered(model)
     names = call_counts(module)
@@ -98,9 +94,7 @@ def test_phases_agree_with_onnxruntime(
         ((2, 6, 11), (6, 8, 16), {"strides": [8], "pads": [4, 4]}),
     ],
 )
-def test_strides_of_one_single_elements_dilations_and_rows_agree(
-    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
-) -> None:
+def test_strides_of_one_single_elements_dilations_and_rows_agree(data, kernel, attributes):
     model = model_of(data, kernel, **attributes)
     module = lowered(model)
     assert not any("conv2d_transpose" in name for name in call_counts(module))
@@ -118,9 +112,7 @@ def test_strides_of_one_single_elements_dilations_and_rows_agree(
         ((1, 4, 3, 3, 3), (4, 3, 2, 2, 2), {"strides": [2, 2, 2]}),
     ],
 )
-def test_others_are_left_to_tvm(
-    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
-) -> None:
+def test_others_are_left_to_tvm(data, kernel, attributes):
     model = model_of(data, kernel, **attributes)
     module = lowered(model)
     names = call_counts(module)
@@ -130,14 +122,14 @@ def test_others_are_left_to_tvm(
 
 
 @pytest.mark.slow
-def test_without_the_step_all_are_left_to_tvm() -> None:
+def test_without_the_step_all_are_left_to_tvm():
     model = model_of((1, 4, 5, 5), (4, 16, 2, 2), strides=[2, 2])
     module = lowered(model, OptionalSteps({TRANSPOSED: "not wanted"}))
     assert any("conv2d_transpose" in name for name in call_counts(module))
 
 
 @pytest.mark.slow
-def test_wrong_phases_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_phases_are_left_out_by_name(monkeypatch):
     model = model_of((1, 4, 5, 5), (4, 16, 4, 4), strides=[2, 2])
     bound = bind_shapes(model, {}, {})
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 5, 5)).astype(np.float32)}

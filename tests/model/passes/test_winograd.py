@@ -1,7 +1,5 @@
 """Winograd's transforms: the same result as the convolution itself, in fewer multiplications."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 
@@ -95,15 +93,13 @@ def plain() -> tvm.IRModule:
         ((6, 9), {"batch": 3}),
     ],
 )
-def test_any_size_padding_and_batch_agree_with_onnxruntime(
-    m: int, size: tuple[int, int], given: dict[str, object]
-) -> None:
+def test_any_size_padding_and_batch_agree_with_onnxruntime(m, size, given):
     model = convolution_model(size, **given)
     assert error_of(model, scheduled(lowered_with(model, m))) < BOUND
 
 
 @pytest.mark.parametrize(("channels", "filters"), [(5, 7), (16, 42)])
-def test_channels_that_fill_no_vector_agree(channels: int, filters: int) -> None:
+def test_channels_that_fill_no_vector_agree(channels, filters):
     model = convolution_model((6, 6), channels=channels, filters=filters)
     module = lowered_with(model, 2)
     tasks = extract_tasks(module, tuned_tiny.target())
@@ -116,9 +112,7 @@ def test_channels_that_fill_no_vector_agree(channels: int, filters: int) -> None
 
 
 @pytest.mark.parametrize("is_scheduled", [True, False])
-def test_rows_added_to_fill_registers_change_nothing(
-    is_scheduled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_added_to_fill_registers_change_nothing(is_scheduled, monkeypatch):
     model = convolution_model((28, 27))
     monkeypatch.setattr(CpuTraits, "of", staticmethod(lambda _: AVX2))
     module = lowered_with(model, 4)
@@ -130,7 +124,7 @@ def test_rows_added_to_fill_registers_change_nothing(
     assert error_of(model, scheduled(module) if is_scheduled else module) < BOUND
 
 
-def test_rows_are_added_after_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_added_after_all_images(monkeypatch):
     monkeypatch.setattr(winograd, "padded_rows", lambda rows, *_: rows + 3)
     model = convolution_model((6, 9), batch=3)
     module = lowered_with(model, 4)
@@ -150,13 +144,11 @@ def test_rows_are_added_after_all_images(monkeypatch: pytest.MonkeyPatch) -> Non
         (AVX512, 841, 845),  # thirteen of two; 29 leave no register for an operand
     ],
 )
-def test_rows_are_added_where_registers_hold_no_good_tile(
-    traits: CpuTraits, rows: int, padded: int
-) -> None:
+def test_rows_are_added_where_registers_hold_no_good_tile(traits, rows, padded):
     assert padded_rows(rows, 128, traits, "float32") == padded
 
 
-def test_a_residual_is_fused_into_the_output_transform() -> None:
+def test_a_residual_is_fused_into_the_output_transform():
     model = convolution_model((8, 8), channels=32, residual=True)
     module = lowered_with(model, 4)
     kernels = [name for name in call_counts(module) if winograd.OUTPUT in name]
@@ -166,7 +158,7 @@ def test_a_residual_is_fused_into_the_output_transform() -> None:
     assert error_of(model, scheduled(module)) < BOUND
 
 
-def test_a_leaky_activation_is_folded_into_the_output_transform() -> None:
+def test_a_leaky_activation_is_folded_into_the_output_transform():
     model = convolution_model((8, 8), channels=32)
     (relu,) = [node for node in model.graph.node if node.op_type == "Relu"]
     relu.op_type = "LeakyRelu"
@@ -180,11 +172,11 @@ def test_a_leaky_activation_is_folded_into_the_output_transform() -> None:
     assert error_of(model, scheduled(module)) < BOUND
 
 
-def test_unscheduled_transforms_agree_too() -> None:
+def test_unscheduled_transforms_agree_too():
     assert error_of(convolution_model((8, 8)), plain()) < BOUND
 
 
-def test_the_product_is_a_task_with_a_quarter_of_the_multiplications() -> None:
+def test_the_product_is_a_task_with_a_quarter_of_the_multiplications():
     tasks = extract_tasks(plain(), tuned_tiny.target())
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
     # 8 x 8 outputs of 9 products each are four tiles of 36.
@@ -193,7 +185,7 @@ def test_the_product_is_a_task_with_a_quarter_of_the_multiplications() -> None:
     assert [int(place) for place in product.mod["main"].attrs["layout_free_buffers"]] == [1]
 
 
-def test_transforms_run_on_all_threads_and_lanes() -> None:
+def test_transforms_run_on_all_threads_and_lanes():
     model = convolution_model((32, 32), channels=64)
     tasks = {t.info.name: t for t in extract_tasks(lowered_with(model, 4), tuned_tiny.target())}
     transforms = [name for name in tasks if winograd.INPUT in name or winograd.OUTPUT in name]
@@ -207,7 +199,7 @@ def test_transforms_run_on_all_threads_and_lanes() -> None:
 
 
 @pytest.mark.parametrize(("filters", "lanes"), [(24, 8), (126, 2), (21, 0)])
-def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters: int, lanes: int) -> None:
+def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters, lanes):
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     model = convolution_model((8, 8), channels=64, filters=filters)
     simplified = prepare.simplify(bind_shapes(model, {}, {}))
@@ -230,12 +222,12 @@ def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters: int, lanes: 
         {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]},
     ],
 )
-def test_other_convolutions_are_left_as_they_are(attributes: dict[str, object]) -> None:
+def test_other_convolutions_are_left_as_they_are(attributes):
     module = lowered_with(convolution_model((8, 8), **attributes), 4)
     assert not [name for name in call_counts(module) if "winograd" in name]
 
 
-def test_weights_are_summed_in_double_precision() -> None:
+def test_weights_are_summed_in_double_precision():
     weights = np.random.default_rng(0).standard_normal((3, 3, 2, 3)).astype(np.float32)
     for m in (2, 4):
         transformed = winograd.transformed_weights(weights, m)

@@ -1,7 +1,5 @@
 """Grouped-query attention and quantised attention, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Patches assembled or sampled, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

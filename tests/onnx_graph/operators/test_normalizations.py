@@ -1,7 +1,5 @@
 """Normalisations that onnxruntime's optimiser writes, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,18 +11,18 @@ ROWS = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
 
 @pytest.mark.parametrize("opset", [11, 14])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_a_layer_normalization_in_an_older_operator_set(opset: int, kind: type) -> None:
+def test_a_layer_normalization_in_an_older_operator_set(opset, kind):
     data, scale = ROWS.astype(kind), np.array([1, 2, 0.5, -1], kind)
     for more in ([scale], [scale, scale]):
         given = {"domain": "", "opset": opset, "tolerance": 1e-3 if kind == np.float16 else 2e-5}
         assert_node("LayerNormalization", [data, *more], constants=(1,), **given)
 
 
-def test_an_rms_normalization_in_the_default_domain() -> None:
+def test_an_rms_normalization_in_the_default_domain():
     assert_node("SimplifiedLayerNormalization", [ROWS, np.ones(4, np.float32)], domain="")
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_rows_whose_squares_underflow_have_norm_zero(p: int) -> None:
+def test_rows_whose_squares_underflow_have_norm_zero(p):
     data = np.concatenate([ROWS[0], np.zeros((1, 4), np.float32), 1e-30 * ROWS[1]]).astype("f4")
     assert_node("LpNormalization", [data], domain="", opset=22, axis=1, p=p)

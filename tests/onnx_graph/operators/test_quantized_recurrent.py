@@ -1,7 +1,5 @@
 """onnxruntime's LSTM with 8-bit weights, expanded and compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +14,7 @@ HIDDEN, WIDTH = 12, 20
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 @pytest.mark.parametrize("by_column", [False, True])
-def test_a_layer_quantises_the_input_of_each_product(kind: type, by_column: bool) -> None:
+def test_a_layer_quantises_the_input_of_each_product(kind, by_column):
     generator = np.random.default_rng(0)
     limits = np.iinfo(kind)
 
@@ -50,7 +48,7 @@ def test_a_layer_quantises_the_input_of_each_product(kind: type, by_column: bool
     )
 
 
-def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch):
     """onnxslim would take minutes for thousands of steps, and gain nothing."""
     generator = np.random.default_rng(0)
     shapes = {"w": (2, WIDTH, 4 * HIDDEN), "r": (2, HIDDEN, 4 * HIDDEN)}

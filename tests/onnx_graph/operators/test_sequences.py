@@ -1,7 +1,5 @@
 """Sequences of static length, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

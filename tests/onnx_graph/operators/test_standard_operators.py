@@ -1,7 +1,5 @@
 """Rewritten standard operators: onnxruntime returns the same for both forms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -63,9 +61,7 @@ def check(model: ModelProto, feeds: Arrays, gone: str | None = None) -> None:
         ((1, 2, 7), (2, 3, 4), {"strides": [2], "output_padding": [1], "pads": [1, 1]}),
     ],
 )
-def test_a_transposed_convolution_has_its_padding_written_out(
-    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any]
-) -> None:
+def test_a_transposed_convolution_has_its_padding_written_out(data, kernel, attributes):
     x = normal(*data)
     model = one_node("ConvTranspose", {"x": x}, {"w": normal(*kernel)}, opset=17, **attributes)
     check(model, {"x": x})
@@ -96,12 +92,8 @@ def test_a_transposed_convolution_has_its_padding_written_out(
 @pytest.mark.parametrize("is_biased", [False, True])
 @pytest.mark.parametrize("infinite", [False, True])
 def test_a_dilated_transposed_convolution_is_a_plain_one(
-    data: tuple[int, ...],
-    kernel: tuple[int, ...],
-    attributes: dict[str, Any],
-    is_biased: bool,
-    infinite: bool,
-) -> None:
+    data, kernel, attributes, is_biased, infinite
+):
     x = normal(*data)
     if infinite:
         x.reshape(-1)[5] = np.inf
@@ -113,7 +105,7 @@ def test_a_dilated_transposed_convolution_is_a_plain_one(
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])
-def test_a_layer_normalisation_has_all_its_outputs(axis: int) -> None:
+def test_a_layer_normalisation_has_all_its_outputs(axis):
     x = normal(2, 3, 4)
     constants = {"scale": normal(*x.shape[axis:]), "bias": normal(*x.shape[axis:])}
     model = one_node("LayerNormalization", {"x": x}, constants, 3, 17, axis=axis)
@@ -128,7 +120,7 @@ def test_a_layer_normalisation_has_all_its_outputs(axis: int) -> None:
         ("MeanVarianceNormalization", {"axes": [0, 2]}, 13),
     ],
 )
-def test_a_norm_becomes_a_reduction(operator: str, attributes: dict[str, Any], opset: int) -> None:
+def test_a_norm_becomes_a_reduction(operator, attributes, opset):
     x = normal(2, 5, 4)
     x[0] = 0
     check(one_node(operator, {"x": x}, opset=opset, **attributes), {"x": x}, operator)
@@ -139,9 +131,7 @@ def test_a_norm_becomes_a_reduction(operator: str, attributes: dict[str, Any], o
     [{}, {"is_causal": 1}, {"softcap": 2.0, "scale": 0.3}, {"is_causal": 1, "softcap": 3.0}],
 )
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_attention_becomes_products_and_a_softmax(
-    attributes: dict[str, Any], is_flat: bool
-) -> None:
+def test_attention_becomes_products_and_a_softmax(attributes, is_flat):
     if is_flat:
         feeds = {"q": normal(2, 5, 24), "k": normal(2, 7, 12), "v": normal(2, 7, 10)}
         attributes = attributes | {"q_num_heads": 4, "kv_num_heads": 2}
@@ -153,7 +143,7 @@ def test_attention_becomes_products_and_a_softmax(
     check(one_node("Attention", masked, **attributes), masked, "Attention")
 
 
-def test_attention_joins_the_past() -> None:
+def test_attention_joins_the_past():
     feeds = {"q": normal(1, 2, 3, 8), "k": normal(1, 2, 3, 8), "v": normal(1, 2, 3, 8)}
     feeds |= {"mask": normal(3, 9), "past_k": normal(1, 2, 6, 8), "past_v": normal(1, 2, 6, 8)}
     check(one_node("Attention", feeds, outputs=3, is_causal=1), feeds, "Attention")
@@ -161,7 +151,7 @@ def test_attention_joins_the_past() -> None:
 
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("turned", [0, 4])
-def test_rotary_embedding_becomes_products(interleaved: int, turned: int) -> None:
+def test_rotary_embedding_becomes_products(interleaved, turned):
     caches = {"cos": normal(10, (turned or 8) // 2), "sin": normal(10, (turned or 8) // 2)}
     places = {"places": np.array([[1, 2, 9], [0, 3, 4]], np.int64)}
     for x in (normal(2, 4, 3, 8), normal(2, 3, 32)):
@@ -176,7 +166,7 @@ def test_rotary_embedding_becomes_products(interleaved: int, turned: int) -> Non
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_layer_normalisation_of_doubles_is_written_out(has_bias: bool) -> None:
+def test_a_layer_normalisation_of_doubles_is_written_out(has_bias):
     x = normal(2, 3, 4).astype(np.float64)
     constants = {"scale": normal(4).astype(np.float64)}
     if has_bias:

@@ -15,7 +15,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
 
 
 @pytest.mark.slow
-def test_steps_of_a_layer_share_their_kernels() -> None:
+def test_steps_of_a_layer_share_their_kernels():
     """One product of 8 x 32 serves both directions and all steps but the first."""
     generator = np.random.default_rng(0)
     shapes = {"W": (2, 32, 4), "R": (2, 32, 8), "B": (2, 64)}

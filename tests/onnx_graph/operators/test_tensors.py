@@ -1,7 +1,5 @@
 """Spectra and indexing, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -186,7 +186,7 @@ def test_a_product_with_weights_of_two_bits_is_one_of_floats(has_zeros):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_a_pooling_with_channels_last(kind: type) -> None:
+def test_a_pooling_with_channels_last(kind):
     least = np.iinfo(kind).min
     data = np.random.default_rng(0).integers(least, least + 256, (1, 7, 9, 3)).astype(kind)
     given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
@@ -194,7 +194,7 @@ def test_a_pooling_with_channels_last(kind: type) -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 3])
-def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero: int) -> None:
+def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero):
     data = bytes_of(np.uint8, 1, 3, 8, 8)
     # With a power of two as scale every sum is exact, so that halves occur.
     scale, place = np.array(0.0625, np.float32), np.array(zero, np.uint8)
@@ -205,7 +205,7 @@ def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero: int) ->
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_a_choice_of_bytes_of_two_scales(kind: type) -> None:
+def test_a_choice_of_bytes_of_two_scales(kind):
     least = np.iinfo(kind).min
     chosen = np.random.default_rng(0).integers(0, 2, (3, 1)).astype(bool)
     first, second = (
@@ -220,7 +220,7 @@ def test_a_choice_of_bytes_of_two_scales(kind: type) -> None:
 
 
 @pytest.mark.parametrize("is_last", [0, 1])
-def test_a_convolution_of_onnxruntime_becomes_that_of_onnx(is_last: int) -> None:
+def test_a_convolution_of_onnxruntime_becomes_that_of_onnx(is_last):
     shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)
     data = bytes_of(np.uint8, *shape)
     inputs = [

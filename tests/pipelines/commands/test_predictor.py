@@ -1,7 +1,5 @@
 """Training the predictor from tuning logs: what is learnt, what is held out, and how good it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,7 +20,7 @@ MODEL = "tiny"
 
 
 @pytest.fixture()
-def places(tmp_path: Path) -> Places:
+def places(tmp_path):
     """A project in which the tiny model was imported and tuned."""
     places = Places(tmp_path)
     places.fingerprint.mkdir(parents=True)
@@ -39,7 +37,7 @@ def places(tmp_path: Path) -> Places:
 
 
 @pytest.mark.slow
-def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
+def test_what_full_tuning_measured_is_learnt(places):
     found = predictor.learnable_of(MODEL, places)
     assert found
     for shapes, samples in found:
@@ -49,9 +47,7 @@ def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_a_predictor_is_trained_on_a_tuned_model(
-    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_predictor_is_trained_on_a_tuned_model(places, monkeypatch, capsys):
     output = places.out / "predictor"
     monkeypatch.chdir(places.root)
     command = ["predictor", "train", MODEL, "--output", str(output)]
@@ -64,9 +60,7 @@ def test_a_predictor_is_trained_on_a_tuned_model(
 
 
 @pytest.mark.slow
-def test_a_model_that_was_not_tuned_is_refused_in_one_line(
-    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_was_not_tuned_is_refused_in_one_line(places, monkeypatch, capsys):
     monkeypatch.chdir(places.root)
     assert cli.main(["predictor", "train", "other", "--output", "predictors/mine"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -74,7 +68,7 @@ def test_a_model_that_was_not_tuned_is_refused_in_one_line(
     assert not (places.root / "predictors").exists()
 
 
-def test_predictors_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictors_are_listed_and_described(capsys):
     assert cli.main(["predictor", "list"]) == 0
     assert "znver4" in capsys.readouterr().out
     assert cli.main(["predictor", "info", "epyc_zen4"]) == 0
@@ -83,9 +77,7 @@ def test_predictors_are_listed_and_described(capsys: pytest.CaptureFixture[str])
     assert "there is no predictor nobody: give epyc" in capsys.readouterr().err
 
 
-def test_samples_of_two_numbers_of_threads_are_learnt_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_two_numbers_of_threads_are_learnt_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).random((24, len(OF_POINTS))).astype("float32")
     command = [

@@ -1,7 +1,5 @@
 """What is printed of results says where they are, and whether MLflow has them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -19,9 +17,7 @@ def shown(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.slow
-def test_what_mlflow_lacks_is_not_called_recorded(
-    checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_mlflow_lacks_is_not_called_recorded(checkout, capsys, monkeypatch):
     for result in (SELECTIVE, FULL):
         checkout.write(result)
     text = shown(checkout, capsys)
@@ -38,7 +34,7 @@ def test_what_mlflow_lacks_is_not_called_recorded(
     assert "Recorded" not in shown(checkout, capsys)
 
 
-def test_a_command_that_has_a_model_checked_loads_little_itself() -> None:
+def test_a_command_that_has_a_model_checked_loads_little_itself():
     # It waits for the process that checks: what it loads before that is on top.
     asked = (
         "import sys, pipelines.commands.models;"

@@ -1,7 +1,5 @@
 """The order of stages as read from DVC."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path
@@ -20,12 +18,12 @@ STRATEGIES = ("selective", "full")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     return small_pipeline.make(tmp_path_factory.mktemp("dag"))
 
 
 @pytest.fixture(scope="module")
-def dag(root: Path) -> Dag:
+def dag(root):
     return read_dag(root)
 
 
@@ -33,7 +31,7 @@ def names(dag: Dag, *wanted: Result) -> list[str]:
     return [stage.name for stage in dag.plan(wanted)[0]]
 
 
-def test_one_result_needs_its_own_stages_and_may_be_joined(dag: Dag) -> None:
+def test_one_result_needs_its_own_stages_and_may_be_joined(dag):
     assert names(dag, GOOD) == [
         "look",
         "prepare@good",
@@ -45,7 +43,7 @@ def test_one_result_needs_its_own_stages_and_may_be_joined(dag: Dag) -> None:
     assert dag.plan([GOOD])[1] == ends
 
 
-def test_results_follow_one_another_and_are_joined(dag: Dag) -> None:
+def test_results_follow_one_another_and_are_joined(dag):
     wanted = [GOOD, Result("good", "full"), Result("bad", "selective")]
     assert names(dag, *wanted) == [
         "look",
@@ -62,9 +60,7 @@ def test_results_follow_one_another_and_are_joined(dag: Dag) -> None:
     ]
 
 
-def test_stages_have_dvcs_names_from_any_folder(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_have_dvcs_names_from_any_folder(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "prepare@good" in read_dag(root).stages
 
@@ -76,12 +72,12 @@ def test_stages_have_dvcs_names_from_any_folder(
         (Result("good", "ful"), "strategy 'ful' is not listed .* did you mean full?"),
     ],
 )
-def test_an_unknown_result_is_named(dag: Dag, result: Result, expected: str) -> None:
+def test_an_unknown_result_is_named(dag, result, expected):
     with pytest.raises(InputError, match=expected):
         dag.plan([result])
 
 
-def test_a_models_name_may_look_like_a_result(tmp_path: Path) -> None:
+def test_a_models_name_may_look_like_a_result(tmp_path):
     """A model called `good-selective` has stages whose names end as a result's do."""
     root = small_pipeline.make(tmp_path)
     params = root / "params.yaml"
@@ -103,7 +99,7 @@ GATHER = """\
 """
 
 
-def test_a_stage_of_a_strategy_serves_every_model(tmp_path: Path) -> None:
+def test_a_stage_of_a_strategy_serves_every_model(tmp_path):
     root = small_pipeline.make(tmp_path)
     own = '"out/${item.model}/prepare.txt"'
     reading = small_pipeline.PIPELINE.replace(
@@ -119,7 +115,7 @@ def test_a_stage_of_a_strategy_serves_every_model(tmp_path: Path) -> None:
     assert dag.stages["gather@selective"].result is None
 
 
-def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path: Path) -> None:
+def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path):
     (tmp_path / ".dvc").mkdir()
     (tmp_path / "params.yaml").write_text("models: [a]\n")
     (tmp_path / "dvc.yaml").write_text("stages:\n  a: {cmd: echo ${nothing}}\n")
@@ -131,7 +127,7 @@ def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path: Path) -> None:
         read_dag(tmp_path)
 
 
-def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_dvc_is_no_bad_input(root, monkeypatch):
     monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.06)
     other = Repo(str(root))
     with other.lock, pytest.raises(DvcBusyError, match="another DVC process is at work"):
@@ -140,9 +136,7 @@ def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert outdated(root, ["look", "finish@good-full"]) == {"finish@good-full"}
 
 
-def test_a_disk_that_dvcs_database_finds_full_is_the_machines_fault(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_dvcs_database_finds_full_is_the_machines_fault(root, monkeypatch):
     def full(_: str) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
@@ -151,7 +145,7 @@ def test_a_disk_that_dvcs_database_finds_full_is_the_machines_fault(
         read_dag(root)
 
 
-def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path: Path) -> None:
+def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path):
     root = small_pipeline.make(tmp_path / "pulled")
     for model in small_pipeline.MODELS:
         file = root / "given" / model / "weights.bin"
@@ -177,7 +171,7 @@ def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path: Path) -> Non
     assert "is not under DVC" in track(root, ["given/none"])
 
 
-def test_the_projects_own_pipeline_ends_each_result_once() -> None:
+def test_the_projects_own_pipeline_ends_each_result_once():
     dag = read_dag(PROJECT)
     plan, ends = dag.plan(dag.results)
     assert {stage.name for stage in plan} == set(dag.stages)

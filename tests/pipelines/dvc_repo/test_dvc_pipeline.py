@@ -3,12 +3,9 @@
 One run of all stages is shared by the tests of this file; each leaves it up to date.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +22,13 @@ METRICS = Path("metrics", MODEL)
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+def repository(tmp_path_factory):
     folders = (tmp_path_factory.mktemp(name) for name in ("repository", "scratch"))
     with tiny_pipeline(*folders) as made:
         yield made
 
 
-def test_results_are_whole_and_readable(repository: Repository) -> None:
+def test_results_are_whole_and_readable(repository):
     places = repository.places
     fingerprint = Fingerprint.read(places.fingerprint)
     for strategy in STRATEGIES:
@@ -44,7 +41,7 @@ def test_results_are_whole_and_readable(repository: Repository) -> None:
     assert not list(places.out.rglob(".*")), "scratch folders were left behind"
 
 
-def test_every_output_lies_where_places_says(repository: Repository) -> None:
+def test_every_output_lies_where_places_says(repository):
     places = Places()
     known = {
         METRICS,
@@ -75,14 +72,14 @@ def test_every_output_lies_where_places_says(repository: Repository) -> None:
     } == set(), "a stage writes files that dvc.yaml does not name"
 
 
-def test_a_second_run_does_nothing(repository: Repository) -> None:
+def test_a_second_run_does_nothing(repository):
     before = hashes(repository)
     assert ran(repository.repro()) == {"fingerprint"}
     assert hashes(repository) == before
     assert repository.changed() == {}
 
 
-def test_a_parameter_concerns_its_own_stage_only(repository: Repository) -> None:
+def test_a_parameter_concerns_its_own_stage_only(repository):
     kept = repository.places.params.read_bytes()
     changes = {"import_model.seed": 1, "tune.trials_per_task": 5, "compare.rounds": 4}
     changes["select_tasks.selective.min_share"] = 0.002
@@ -104,7 +101,7 @@ def test_a_parameter_concerns_its_own_stage_only(repository: Repository) -> None
     }
 
 
-def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -> None:
+def test_a_changed_parameter_reruns_what_depends_on_it(repository):
     kept = repository.places.params.read_bytes()
     before = hashes(repository)
     repository.set("benchmark.rounds", 4)
@@ -120,7 +117,7 @@ def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -
     assert hashes(repository) == before
 
 
-def test_a_bank_that_is_not_used_changes_nothing(repository: Repository) -> None:
+def test_a_bank_that_is_not_used_changes_nothing(repository):
     before = hashes(repository)
     log = repository.root / "bank" / "tiny"
     shutil.copytree(repository.places.shared(MODEL, "selective"), log)
@@ -133,14 +130,14 @@ def test_a_bank_that_is_not_used_changes_nothing(repository: Repository) -> None
         repository.repro()
 
 
-def test_a_removed_result_is_restored_without_tuning(repository: Repository) -> None:
+def test_a_removed_result_is_restored_without_tuning(repository):
     before = hashes(repository)
     shutil.rmtree(repository.places.out)
     assert ran(repository.repro()) == {"fingerprint"}
     assert hashes(repository) == before
 
 
-def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -> None:
+def test_metrics_and_plots_are_what_a_dvc_user_expects(repository):
     shown = json.loads(repository.run("dvc", "metrics", "show", "--json").stdout)
     files = shown[""]["data"]
     for strategy in STRATEGIES:
@@ -164,7 +161,7 @@ def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -
     assert page.count('"strategy": "full"') > 1
 
 
-def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) -> None:
+def test_a_bad_parameter_stops_everything_with_one_line(repository):
     kept = repository.places.params.read_bytes()
     before = hashes(repository)
     repository.set("tune.trails_per_task", 8)
@@ -185,7 +182,7 @@ def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) 
 
 
 @pytest.fixture(scope="module")
-def clone(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+def clone(repository, tmp_path_factory):
     """A clone that has pulled everything from a remote that the first one pushed to."""
     remote = tmp_path_factory.mktemp("remote")
     repository.run("dvc", "remote", "add", "--default", "shared", str(remote))
@@ -202,9 +199,7 @@ def clone(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> R
     return clone
 
 
-def test_a_second_clone_has_nothing_to_do_after_a_pull(
-    repository: Repository, clone: Repository
-) -> None:
+def test_a_second_clone_has_nothing_to_do_after_a_pull(repository, clone):
     assert hashes(clone) == hashes(repository)
     assert ran(clone.repro()) == {"fingerprint"}
     assert hashes(clone) == hashes(repository)
@@ -214,7 +209,7 @@ def test_a_second_clone_has_nothing_to_do_after_a_pull(
     assert len(json.loads(shown.stdout)[""]["data"]) == 3
 
 
-def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
+def test_a_second_clone_reruns_what_changed_there(clone):
     kept = clone.places.params.read_bytes()
     clone.set("import_model.seed", 1)
     # The model itself is read again; what it comes to is the same, so all else stays.
@@ -238,7 +233,7 @@ assert "fewtune" not in sys.modules
 """
 
 
-def test_real_results_are_recorded_loaded_and_watched(clone: Repository) -> None:
+def test_real_results_are_recorded_loaded_and_watched(clone):
     clone.fewtune("record")
     clone.run(sys.executable, "-c", LOAD)
     # The same result, as if everything had taken ten times as long tonight.

@@ -1,12 +1,9 @@
 """What a killed DVC leaves is mended; what a living one holds stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +12,14 @@ from pipelines.dvc_repo.mend import kept_lock_file, mend_lock_file, mend_rwlock
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     folder = tmp_path / ".dvc" / "tmp"
     folder.mkdir(parents=True)
     return folder / "rwlock"
 
 
 @pytest.fixture
-def zombie() -> Iterator[int]:
+def zombie():
     """A process that has ended and that nobody has waited for."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -37,14 +34,14 @@ def users(*pids: int) -> dict:
 
 
 @pytest.mark.parametrize("content", ["", '{"read": {', "null", '{"read": {"a": 1}}'])
-def test_a_list_that_was_cut_off_is_emptied(file: Path, content: str) -> None:
+def test_a_list_that_was_cut_off_is_emptied(file, content):
     file.write_text(content)
     mend_rwlock(file.parents[2])
     assert json.loads(file.read_text()) == {}
 
 
 @pytest.mark.parametrize("content", [{}, {"read": {}}, users(os.getpid())])
-def test_a_whole_one_stays_as_it_is(file: Path, content: dict) -> None:
+def test_a_whole_one_stays_as_it_is(file, content):
     mend_rwlock(file.parents[2])
     assert not file.exists()
     file.write_text(json.dumps(content))
@@ -53,13 +50,13 @@ def test_a_whole_one_stays_as_it_is(file: Path, content: dict) -> None:
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_a_zombie_is_waited_for_by_nobody(file: Path, zombie: int) -> None:
+def test_a_zombie_is_waited_for_by_nobody(file, zombie):
     file.write_text(json.dumps(users(zombie)))
     mend_rwlock(file.parents[2])
     assert json.loads(file.read_text()) == {}
 
 
-def test_a_number_that_another_process_has_now_is_nobody(file: Path) -> None:
+def test_a_number_that_another_process_has_now_is_nobody(file):
     file.write_text(json.dumps(users(os.getpid())))
     os.utime(file, (1.0, 1.0))
     mend_rwlock(file.parents[2])
@@ -96,25 +93,25 @@ def killed(root: Path, before: str | None, left: str | None) -> Path:
 
 
 @pytest.mark.parametrize("left", ["", "stages:\n  a:\n", TWO[:30], "schema: '2.0'\n", None])
-def test_what_was_cut_short_is_as_before(tmp_path: Path, left: str | None) -> None:
+def test_what_was_cut_short_is_as_before(tmp_path, left):
     file = killed(tmp_path, ONE, left)
     mend_lock_file(tmp_path)
     assert file.read_text() == ONE
 
 
-def test_a_first_lock_file_that_was_cut_short_goes(tmp_path: Path) -> None:
+def test_a_first_lock_file_that_was_cut_short_goes(tmp_path):
     file = killed(tmp_path, None, "sche")
     mend_lock_file(tmp_path)
     assert not file.exists()
 
 
-def test_what_was_written_whole_stays(tmp_path: Path) -> None:
+def test_what_was_written_whole_stays(tmp_path):
     file = killed(tmp_path, ONE, TWO)
     mend_lock_file(tmp_path)
     assert file.read_text() == TWO
 
 
-def test_a_file_damaged_otherwise_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_damaged_otherwise_is_left_alone(tmp_path):
     with kept_lock_file(tmp_path):
         (tmp_path / "dvc.lock").write_text(ONE)
     conflict = f"<<<<<<< ours\n{ONE}=======\n{TWO}>>>>>>> theirs\n"

@@ -1,7 +1,5 @@
 """The page of `dvc plots show` that works without a network: its scripts are in the checkout."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -14,7 +12,7 @@ PROJECT = Path(__file__).parents[3]
 FOLDER = ".fewtune/vega"
 
 
-def test_each_script_of_the_page_is_fetched_as_documented() -> None:
+def test_each_script_of_the_page_is_fetched_as_documented():
     page = (PROJECT / ".dvc" / "plots" / "offline.html").read_text()
     scripts = re.findall(r'<script src="([^"]+)"', page)
     fetched = re.search(rf"npm install --prefix {FOLDER} (.+)", _documented())
@@ -25,14 +23,14 @@ def test_each_script_of_the_page_is_fetched_as_documented() -> None:
     assert not re.search(r"(src|href)=\"(https?:)?//|@import|url\(", page)
 
 
-def test_the_curve_of_a_strategy_that_measures_nothing_can_be_drawn(tmp_path: Path) -> None:
+def test_the_curve_of_a_strategy_that_measures_nothing_can_be_drawn(tmp_path):
     nothing = Curve(points=[])
     nothing.write(tmp_path)
     assert get_datapoints(json.loads((tmp_path / Curve.file_name).read_text())) == []
     assert Curve.read(tmp_path) == nothing
 
 
-def test_what_is_fetched_stays_out_of_git() -> None:
+def test_what_is_fetched_stays_out_of_git():
     assert "/.fewtune/" in (PROJECT / ".gitignore").read_text().splitlines()
 
 

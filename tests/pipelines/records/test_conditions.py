@@ -1,7 +1,5 @@
 """Results of other models under one name, of other settings, and of recordings that were killed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -33,9 +31,7 @@ SEEDED = {"model.source": "light:squeezenet seed 0", "model.source_sha256": "a"}
         (SEEDED, FILE, False),
     ],
 )
-def test_a_model_is_its_file_or_seed_with_what_is_bound(
-    before: dict[str, str], now: dict[str, str], same: bool
-) -> None:
+def test_a_model_is_its_file_or_seed_with_what_is_bound(before, now, same):
     assert is_same_model(before, now) is same
     assert is_same_model(now, before) is same
 
@@ -44,7 +40,7 @@ def data(**params: str) -> SimpleNamespace:
     return SimpleNamespace(params=params, tags={"git_commit": "0123abcdef"})
 
 
-def test_settings_and_versions_that_differ_are_named() -> None:
+def test_settings_and_versions_that_differ_are_named():
     before = {"tune.trials_per_task": "32", "machine.threads": "2", "tune.seed": "0"}
     now = {"tune.trials_per_task": "1", "machine.threads": "1", "tune.seed": "0", "tune.new": "4"}
     version = {"machine.versions.numpy": "2.4"}
@@ -61,9 +57,7 @@ def aliases(checkout: Checkout) -> set[str]:
 
 
 @pytest.mark.parametrize("change", [{"source_sha256": "1" * 64}, {"binding": "other"}])
-def test_another_model_of_the_name_is_champion_though_slower(
-    checkout: Checkout, change: dict[str, str]
-) -> None:
+def test_another_model_of_the_name_is_champion_though_slower(checkout, change):
     checkout.write(SELECTIVE)
     checkout.change_model(SELECTIVE, binding="first")
     checkout.record(SELECTIVE)
@@ -76,7 +70,7 @@ def test_another_model_of_the_name_is_champion_though_slower(
     assert not found.line()
 
 
-def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
+def test_other_settings_are_named_and_are_no_noise(checkout):
     for latency_ms, trials in ((50.0, 64), (99.0, 1), (50.5, 64), (98.0, 1), (51.0, 64), (98.5, 1)):
         checkout.settings = {"trials_per_task": trials}
         checkout.write(SELECTIVE, latency_ms=latency_ms)
@@ -88,7 +82,7 @@ def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
     assert found.line().endswith("changed: tune.trials_per_task 64 to 1")
 
 
-def test_a_killed_recording_leaves_no_version(checkout: Checkout) -> None:
+def test_a_killed_recording_leaves_no_version(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     store = Store(checkout.root)

@@ -1,7 +1,5 @@
 """A real library as an MLflow model: loaded by MLflow, with TVM alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -34,7 +32,7 @@ assert not {"fewtune", "pipelines", "stages"} & set(sys.modules), "it needs more
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     root = tmp_path_factory.mktemp("checkout")
     places = Places(root)
     shutil.copytree(tuned_tiny.imported(), places.imported("tiny"))
@@ -44,14 +42,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def inputs() -> dict[str, np.ndarray]:
+def inputs():
     random = np.random.default_rng(0)
     specs = ImportReport.read(tuned_tiny.imported()).inputs
     return {it.name: random.standard_normal(it.shape).astype(it.dtype) for it in specs}
 
 
 @pytest.fixture(scope="module")
-def expected(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def expected(inputs):
     imported = ImportReport.read(tuned_tiny.imported())
     model = CompiledModel(tuned_tiny.compiled() / "model.so", tuned_tiny.target())
     outputs = model.outputs([inputs[spec.name] for spec in imported.inputs])
@@ -64,12 +62,7 @@ def outside(folder: Path) -> dict[str, str]:
     return {**kept, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'none.db'}"}
 
 
-def test_mlflow_loads_it_with_tvm_alone(
-    saved: Path,
-    inputs: dict[str, np.ndarray],
-    expected: dict[str, np.ndarray],
-    tmp_path: Path,
-) -> None:
+def test_mlflow_loads_it_with_tvm_alone(saved, inputs, expected, tmp_path):
     np.savez(tmp_path / "given.npz", **inputs)
     arguments = [str(saved), "given.npz", "found.npz"]
     done = subprocess.run(
@@ -87,7 +80,7 @@ def test_mlflow_loads_it_with_tvm_alone(
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_it_describes_itself(saved: Path, inputs: dict[str, np.ndarray]) -> None:
+def test_it_describes_itself(saved, inputs):
     from mlflow.models import Model
 
     model = Model.load(str(saved))
@@ -106,7 +99,7 @@ def test_it_describes_itself(saved: Path, inputs: dict[str, np.ndarray]) -> None
     assert not any(line.startswith("fewtune") for line in requirements)
 
 
-def test_inputs_that_do_not_fit_are_refused(saved: Path, inputs: dict[str, np.ndarray]) -> None:
+def test_inputs_that_do_not_fit_are_refused(saved, inputs):
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
 
@@ -116,7 +109,7 @@ def test_inputs_that_do_not_fit_are_refused(saved: Path, inputs: dict[str, np.nd
         model.predict({name: value[..., :1]})
 
 
-def test_a_library_that_is_gone_is_told(saved: Path, tmp_path: Path) -> None:
+def test_a_library_that_is_gone_is_told(saved, tmp_path):
     root = tmp_path / "checkout"
     shutil.copytree(saved.parent / "out", root / "out")
     (Places(root).compiled("tiny", "selective") / "model.so").unlink()

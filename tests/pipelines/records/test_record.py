@@ -1,7 +1,5 @@
 """Results in a SQLite MLflow: recorded whole, once each, and compared."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from datetime import UTC, datetime
@@ -23,7 +21,7 @@ from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 pytestmark = pytest.mark.slow
 
 
-def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) -> None:
+def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
     checkout.write(SELECTIVE)
     assert "is recorded" in checkout.record(SELECTIVE)
     store = Store(checkout.root)
@@ -64,7 +62,7 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) ->
     assert "benchmark/report.md" in files
 
 
-def test_a_result_is_recorded_once(checkout: Checkout) -> None:
+def test_a_result_is_recorded_once(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     assert "in MLflow already" in checkout.record(SELECTIVE)
@@ -74,9 +72,7 @@ def test_a_result_is_recorded_once(checkout: Checkout) -> None:
     assert len(Store(checkout.root).find({})) == 2
 
 
-def test_an_interrupted_record_leaves_nothing(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_record_leaves_nothing(checkout, monkeypatch):
     checkout.write(SELECTIVE)
     with monkeypatch.context() as patch:
         patch.setattr(record, "_curve", lambda *_: 1 / 0)
@@ -96,7 +92,7 @@ def test_an_interrupted_record_leaves_nothing(
     assert left.info.run_id not in {run.info.run_id for run in store.find({})}
 
 
-def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> None:
+def test_a_comparison_is_added_to_the_selective_run_once(checkout):
     checkout.write(SELECTIVE)
     checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
     checkout.record(SELECTIVE)
@@ -120,7 +116,7 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> 
     assert len([run for run in store.find({}) if run.info.run_name == "results-table"]) == 2
 
 
-def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout: Checkout) -> None:
+def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout):
     checkout.write(SELECTIVE, tuning_s=251.0)
     checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
     checkout.compare()
@@ -128,7 +124,7 @@ def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout: Checkout) -
     assert "no comparison" in record.record_comparison(checkout.root, MODEL, pytest.fail)
 
 
-def test_results_are_put_side_by_side(checkout: Checkout) -> None:
+def test_results_are_put_side_by_side(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     with pytest.raises(InputError, match="only one result of net .* --strategy full"):
@@ -151,7 +147,7 @@ def test_results_are_put_side_by_side(checkout: Checkout) -> None:
     assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
 
 
-def test_other_machines_are_warned_about(checkout: Checkout) -> None:
+def test_other_machines_are_warned_about(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     checkout.write(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
@@ -163,14 +159,14 @@ def test_other_machines_are_warned_about(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
-def test_an_unrecorded_name_is_refused(checkout: Checkout, name: str) -> None:
+def test_an_unrecorded_name_is_refused(checkout, name):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     with pytest.raises(InputError, match="is not recorded in MLflow"):
         compare(checkout.root, [name])
 
 
-def test_what_dvc_did_not_make_is_not_recorded(checkout: Checkout) -> None:
+def test_what_dvc_did_not_make_is_not_recorded(checkout):
     with pytest.raises(InputError, match="no result to record"):
         checkout.record(SELECTIVE)
     checkout.write(SELECTIVE)
@@ -180,18 +176,14 @@ def test_what_dvc_did_not_make_is_not_recorded(checkout: Checkout) -> None:
     assert all(KEY in run.data.tags for run in Store(checkout.root).find({}))
 
 
-def test_a_store_that_cannot_be_used_is_one_line(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_used_is_one_line(checkout, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://me:secret@somewhere")
     with pytest.raises(MachineError, match="MLflow at nonsense://.*@somewhere cannot") as told:
         Store(checkout.root)
     assert "secret" not in str(told.value)
 
 
-def test_an_experiment_that_another_worker_makes_meanwhile_is_used(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_that_another_worker_makes_meanwhile_is_used(checkout, monkeypatch):
     create = MlflowClient.create_experiment
 
     def both(client: MlflowClient, *arguments: object, **options: object) -> str:
@@ -213,7 +205,7 @@ def versions(checkout: Checkout) -> dict[str, str]:
     }
 
 
-def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
+def test_a_result_is_a_version_of_its_model(checkout):
     checkout.write(SELECTIVE)
     assert "version 1 of net, its champion now" in checkout.record(SELECTIVE)
     client = Store(checkout.root).client
@@ -229,7 +221,7 @@ def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
     assert kept == {"data/data/model.so", "data/data/library.json"}
 
 
-def test_the_champion_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
+def test_the_champion_is_faster_by_more_than_the_noise(checkout):
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.
     for latency_ms, fastest in ((50.0, "50"), (47.0, "50"), (40.0, "40"), (60.0, "40")):

@@ -1,10 +1,7 @@
 """Latest results beside those before them, from a SQLite MLflow, and the page of the fleet."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from matplotlib import image
@@ -39,7 +36,7 @@ def slower(kernel_ms: float, **versions: str) -> Callable[[dict], None]:
     return change
 
 
-def test_one_result_has_nothing_to_be_compared_with(checkout: Checkout) -> None:
+def test_one_result_has_nothing_to_be_compared_with(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     (only,) = watch(checkout.root)
@@ -48,7 +45,7 @@ def test_one_result_has_nothing_to_be_compared_with(checkout: Checkout) -> None:
     assert watch_table([only]).rows[0][-1] == "the first of its kind"
 
 
-def test_a_slower_result_names_kernel_version_and_stage(checkout: Checkout) -> None:
+def test_a_slower_result_names_kernel_version_and_stage(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
@@ -66,7 +63,7 @@ def test_a_slower_result_names_kernel_version_and_stage(checkout: Checkout) -> N
     )
 
 
-def test_what_lies_within_the_noise_is_no_regression(checkout: Checkout) -> None:
+def test_what_lies_within_the_noise_is_no_regression(checkout):
     for latency_ms in (50.0, 56.0):
         checkout.write(SELECTIVE, latency_ms=latency_ms)
         checkout.record(SELECTIVE)
@@ -96,7 +93,7 @@ def record_steady(checkout: Checkout, latency_ms: float, **versions: str) -> Non
     checkout.record(SELECTIVE)
 
 
-def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout) -> None:
+def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout):
     for latency_ms in (50.0, 53.0, 49.5):
         record_steady(checkout, latency_ms)
     record_steady(checkout, 53.5)
@@ -109,7 +106,7 @@ def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout)
     assert "4 earlier runs apart by 9.2 %" in found.line()
 
 
-def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout: Checkout) -> None:
+def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout):
     record_steady(checkout, 53.0, numpy="1")
     for latency_ms in (50.0, 53.0, 55.0):
         record_steady(checkout, latency_ms, numpy="2")
@@ -119,7 +116,7 @@ def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout: 
     assert found.line()
 
 
-def test_a_slower_machine_is_no_regression(checkout: Checkout) -> None:
+def test_a_slower_machine_is_no_regression(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
@@ -139,7 +136,7 @@ def test_a_slower_machine_is_no_regression(checkout: Checkout) -> None:
     assert not found.line()
 
 
-def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
+def test_results_of_other_machines_are_not_compared(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=90.0, device="Other CPU")
@@ -153,9 +150,7 @@ def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
     assert mine.machine == "Test CPU, 2 threads"
 
 
-def test_the_command_ends_with_six_and_writes_the_page(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, capsys):
     monkeypatch.chdir(checkout.root)
     (checkout.root / "dvc.yaml").write_text("stages: {}\n")
     checkout.write(SELECTIVE)
@@ -174,7 +169,7 @@ def test_the_command_ends_with_six_and_writes_the_page(
     assert (checkout.root / "page" / "fleet.png").is_file()
 
 
-def test_the_page_shows_each_machine_over_time(checkout: Checkout, tmp_path: Path) -> None:
+def test_the_page_shows_each_machine_over_time(checkout, tmp_path):
     for device, latency_ms in (("Test CPU", 50.0), ("Test CPU", 40.0), ("Other CPU", 9.0)):
         checkout.write(SELECTIVE, latency_ms=latency_ms, device=device)
         checkout.record(SELECTIVE)
@@ -187,7 +182,7 @@ def test_the_page_shows_each_machine_over_time(checkout: Checkout, tmp_path: Pat
     assert picture[:, :, :3].std() > 0.05
 
 
-def test_nothing_recorded_and_unknown_models_are_refused(checkout: Checkout) -> None:
+def test_nothing_recorded_and_unknown_models_are_refused(checkout):
     with pytest.raises(InputError, match="no result of this machine is recorded"):
         watch(checkout.root)
     checkout.write(SELECTIVE)

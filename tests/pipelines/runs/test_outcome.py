@@ -1,16 +1,12 @@
 """The outcome of a run: results that cannot be read, exit codes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from pipelines.dvc_repo.dag import Dag, Result, Stage
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.run_plan import Run, Steps
 from tests.made import results as made
 
 
-def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) -> None:
+def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path):
     directory = tmp_path / "out" / "good" / "full" / "benchmark"
     made.write_result(directory, "good", "full")
     (directory / "benchmark.json").write_text("{}")
@@ -23,7 +19,7 @@ def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) 
     assert failure.error.endswith("run its stage again, with --force")
 
 
-def test_exit_codes_agree_or_are_one() -> None:
+def test_exit_codes_agree_or_are_one():
     outcome = Outcome()
     assert outcome.exit_code == 0
     stage = Stage("a", Result("m", "s"))
@@ -33,7 +29,7 @@ def test_exit_codes_agree_or_are_one() -> None:
     assert outcome.exit_code == 1
 
 
-def test_a_regression_is_no_failure_of_a_model() -> None:
+def test_a_regression_is_no_failure_of_a_model():
     outcome = Outcome(finished=[Result("m", "s")])
     outcome.refuse("m-s is 80 % slower", 6)
     assert outcome.message() == "m-s is 80 % slower; up to date: m-s"

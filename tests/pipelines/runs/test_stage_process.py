@@ -1,7 +1,5 @@
 """A stage's output and end: a full disk, a busy DVC, a traceback, an interrupt."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -24,9 +22,7 @@ from tests.waiting import until
         "unexpected error - attempt to write a readonly database",
     ],
 )
-def test_what_dvc_says_of_a_full_disk(
-    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_dvc_says_of_a_full_disk(told, tmp_path, monkeypatch):
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\necho "ERROR: {told}" >&2\nexit 255\n')
     script.chmod(0o755)
@@ -36,9 +32,7 @@ def test_what_dvc_says_of_a_full_disk(
     assert ending.error.startswith("the disk does not take what was made (ERROR: ")
 
 
-def test_a_log_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho a line\n")
     script.chmod(0o755)
@@ -47,14 +41,14 @@ def test_a_log_that_cannot_be_written_is_named(
         stage_process.run_stage(tmp_path, "tune", Path("/dev/full"), lambda line: None)
 
 
-def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
+def test_a_busy_dvc_is_told_from_a_fault(tmp_path):
     lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
     lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
     lines.end()
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
 
 
-def test_an_empty_log_of_oneshot_is_no_warning(tmp_path: Path) -> None:
+def test_an_empty_log_of_oneshot_is_no_warning(tmp_path):
     said: list[str] = []
     lines = stage_process.Lines(io.BytesIO(), said.append, 2)
     for name in ("database_workload.json", "model.so"):
@@ -62,7 +56,7 @@ def test_an_empty_log_of_oneshot_is_no_warning(tmp_path: Path) -> None:
     assert said == ["WARNING: 'out/a/oneshot/tune/model.so' is empty."]
 
 
-def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
+def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path):
     lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
     lines.feed(1, b"working\n")
     lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
@@ -72,7 +66,7 @@ def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> No
     assert ending.exit_code == 1
 
 
-def test_of_a_line_written_over_only_the_last_form_is_kept() -> None:
+def test_of_a_line_written_over_only_the_last_form_is_kept():
     said: list[str] = []
     lines = stage_process.Lines(io.BytesIO(), said.append, 2)
     lines.feed(1, b"\r1 of 2")
@@ -81,7 +75,7 @@ def test_of_a_line_written_over_only_the_last_form_is_kept() -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path):
     root = small_pipeline.make(tmp_path)
     (root / "dvc.yaml").write_text(
         "stages:\n  slow:\n    cmd: echo $$ > pid && echo begun && sleep 1000\n    outs: [never]\n"

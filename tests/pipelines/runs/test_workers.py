@@ -1,7 +1,5 @@
 """`prefect deploy --all` from one clone; each worker runs the flow in a clone of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ ENTRY = "pipelines/flow.py:selective_tuning"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def environment(tmp_path_factory):
     """The environment of those who know a Prefect server."""
     home = tmp_path_factory.mktemp("prefect")
     kept = {
@@ -119,7 +116,7 @@ def _prefect(root: Path, environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def test_two_workers_share_the_servers(environment: dict[str, str], tmp_path: Path) -> None:
+def test_two_workers_share_the_servers(environment, tmp_path):
     """Each of two runs is in a clone of its own, in which no worker is started."""
     first = _with_results(tmp_path / "first")
     ask(environment, "work_pools/", {"name": "shared", "type": "process"})
@@ -206,7 +203,7 @@ for _ in range(2):
 """
 
 
-def test_a_failed_night_is_posted(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_failed_night_is_posted(environment, tmp_path):
     example = PROJECT / "examples" / "notify_on_regression.py"
     subprocess.run(
         [sys.executable, "-c", TWICE, str(example), "http://127.0.0.1:9/hook"],

@@ -1,7 +1,5 @@
 """`fewtune serve` in a process of its own: Prefect's scheduler plans the flow's runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +23,7 @@ PATIENCE_S = 90
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def served(tmp_path_factory):
     """The address of the API of a server that serves the flow every minute."""
     root = small_pipeline.make(tmp_path_factory.mktemp("served"))
     (root / "prefect.yaml").write_text(
@@ -98,21 +95,19 @@ def scheduled(api: str, secret: str) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def planned(served: tuple[str, Path]) -> list[dict[str, object]]:
+def planned(served):
     api, file = served
     # Where none is planned, .fewtune/logs/prefect-server.log says why.
     until(file.is_file, PATIENCE_S)
     return until(lambda: scheduled(api, file.read_text().strip()), PATIENCE_S, pause_s=0.5)
 
 
-def test_the_scheduler_plans_runs_of_what_is_served(planned: list[dict[str, object]]) -> None:
+def test_the_scheduler_plans_runs_of_what_is_served(planned):
     assert all(run["auto_scheduled"] for run in planned)
     assert "T03:00:00" in str(planned[0]["expected_start_time"])
 
 
-def test_nobody_else_may_change_what_runs(
-    served: tuple[str, Path], planned: list[dict[str, object]]
-) -> None:
+def test_nobody_else_may_change_what_runs(served, planned):
     api, file = served
     secret = file.read_text().strip()
     assert file.stat().st_mode & 0o077 == 0

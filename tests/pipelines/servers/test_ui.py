@@ -1,7 +1,5 @@
 """`fewtune ui` as another user finds it, as a client with the secret does, and after its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -96,7 +93,7 @@ class Ui:
 
 
 @pytest.fixture(scope="module")
-def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+def ui(tmp_path_factory):
     ui = Ui(small_pipeline.make(tmp_path_factory.mktemp("ui") / "checkout"))
     yield ui
     ui.process.kill()
@@ -104,7 +101,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
-def test_another_user_reads_and_writes_nothing(ui: Ui, tmp_path: Path) -> None:
+def test_another_user_reads_and_writes_nothing(ui, tmp_path):
     run_id, folder = ui.new_run()
     secret = tmp_path / "secret"
     secret.write_text("mine")
@@ -140,7 +137,7 @@ def test_another_user_reads_and_writes_nothing(ui: Ui, tmp_path: Path) -> None:
     assert (ui.root / ".fewtune" / "mlflow-auth").stat().st_mode & 0o077 == 0
 
 
-def test_artifacts_are_those_of_the_checkout_and_no_links(ui: Ui, tmp_path: Path) -> None:
+def test_artifacts_are_those_of_the_checkout_and_no_links(ui, tmp_path):
     run_id, folder = ui.new_run()
     (folder / "own.txt").write_text("own")
     outside = tmp_path / "outside"
@@ -169,7 +166,7 @@ def test_artifacts_are_those_of_the_checkout_and_no_links(ui: Ui, tmp_path: Path
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-def test_no_server_listener_or_folder_is_left(tmp_path: Path, sent: int, code: int) -> None:
+def test_no_server_listener_or_folder_is_left(tmp_path, sent, code):
     ui = Ui(small_pipeline.make(tmp_path / "checkout"))
     started = psutil.Process(ui.process.pid).children(recursive=True)
     assert list(ui.temporary.iterdir()) != []

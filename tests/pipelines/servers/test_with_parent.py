@@ -1,7 +1,5 @@
 """What a command starts ends with it, also where it is killed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -21,7 +19,7 @@ time.sleep(600)
 """
 
 
-def test_a_server_ends_with_the_command_that_was_killed() -> None:
+def test_a_server_ends_with_the_command_that_was_killed():
     starter = subprocess.Popen([sys.executable, "-c", _STARTER], stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     server = psutil.Process(int(starter.stdout.readline()))
@@ -36,7 +34,7 @@ def test_a_server_ends_with_the_command_that_was_killed() -> None:
         starter.kill()
 
 
-def test_one_whose_starter_is_gone_does_not_begin() -> None:
+def test_one_whose_starter_is_gone_does_not_begin():
     command = [sys.executable, "-m", "pipelines.servers.with_parent", "1", "json.tool", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -1,7 +1,5 @@
 """Default schedules: the same numbers as unscheduled code, on threads and vector lanes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm_ffi
@@ -168,7 +166,7 @@ SCALAR = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str) -> None:
+def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name):
     build, shapes = CASES[name]
     for kernel in kernels(lowered(build, *shapes)):
         schedule = default_schedule(kernel, TARGET)
@@ -180,7 +178,7 @@ def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - SERIAL))
-def test_scheduled_kernel_uses_threads_and_lanes(name: str) -> None:
+def test_scheduled_kernel_uses_threads_and_lanes(name):
     build, shapes = CASES[name]
     schedules = [default_schedule(kernel, TARGET) for kernel in kernels(lowered(build, *shapes))]
     text = "".join(schedule.mod.script() for schedule in schedules if schedule is not None)
@@ -189,14 +187,14 @@ def test_scheduled_kernel_uses_threads_and_lanes(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64"])
-def test_elementwise_of_any_type_is_scheduled(dtype: str) -> None:
+def test_elementwise_of_any_type_is_scheduled(dtype):
     (kernel,) = kernels(lowered(relax.op.add, (57, 640), (57, 640), dtype=dtype))
     schedule = default_schedule(kernel, TARGET)
     assert schedule is not None
     np.testing.assert_array_equal(run(schedule.mod), run(kernel))
 
 
-def test_trace_replays_on_the_unscheduled_kernel() -> None:
+def test_trace_replays_on_the_unscheduled_kernel():
     build, shapes = CASES["conv2d_nhwc"]
     (kernel,) = kernels(lowered(build, *shapes))
     schedule = default_schedule(kernel, TARGET)
@@ -205,22 +203,22 @@ def test_trace_replays_on_the_unscheduled_kernel() -> None:
     assert replayed.mod.script() == schedule.mod.script()
 
 
-def test_a_small_tensor_starts_no_threads() -> None:
+def test_a_small_tensor_starts_no_threads():
     (kernel,) = kernels(lowered(relax.op.nn.relu, (1, 64)))
     assert "T.parallel" not in default_schedule(kernel, TARGET).mod.script()
 
 
-def test_a_narrow_cpu_gets_narrow_vectors() -> None:
+def test_a_narrow_cpu_gets_narrow_vectors():
     narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
     (kernel,) = kernels(lowered(relax.op.nn.relu, (1, 4, 64)))
     assert "T.vectorized(T.int64(8))" in default_schedule(kernel, narrow).mod.script()
 
 
-def test_a_module_that_is_no_kernel_gives_none() -> None:
+def test_a_module_that_is_no_kernel_gives_none():
     assert default_schedule(tvm.IRModule({}), TARGET) is None
 
 
-def test_a_gpu_kernel_gets_its_threads_and_can_be_stored() -> None:
+def test_a_gpu_kernel_gets_its_threads_and_can_be_stored():
     (kernel,) = kernels(lowered(relax.op.matmul, (64, 64), (64, 64)))
     schedule = default_schedule(kernel, CUDA)
     assert "threadIdx.x" in schedule.mod.script()
@@ -230,7 +228,7 @@ def test_a_gpu_kernel_gets_its_threads_and_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize("target", [TARGET, CUDA], ids=["llvm", "cuda"])
-def test_apply_marks_only_the_kernels_named(target: tvm.target.Target) -> None:
+def test_apply_marks_only_the_kernels_named(target):
     def build(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
         return relax.op.nn.softmax(relax.op.matmul(data, weight), -1)
 
@@ -244,7 +242,7 @@ def test_apply_marks_only_the_kernels_named(target: tvm.target.Target) -> None:
     assert "tirx.is_scheduled" not in (module["matmul"].attrs or {})
 
 
-def test_a_whole_model_runs_with_default_schedules() -> None:
+def test_a_whole_model_runs_with_default_schedules():
     def build(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
         return relax.op.nn.softmax(relax.op.nn.relu(relax.op.matmul(data, weight)), -1)
 

@@ -1,7 +1,5 @@
 """How default schedules split convolutions and products among threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,10 @@ from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.access import evaluate
 from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import default_schedule
-from tests.made.kernels import TARGET, Shape, kernels, lowered, run
+from tests.made.kernels import TARGET, kernels, lowered, run
 
 
-def test_products_of_a_batch_follow_each_other() -> None:
+def test_products_of_a_batch_follow_each_other():
     (kernel,) = kernels(lowered(relax.op.matmul, (6, 32, 64), (6, 64, 96)))
     schedule = default_schedule(kernel, TARGET)
     assert schedule is not None
@@ -50,7 +48,7 @@ def first_outputs_of_threads(kernel: tvm.IRModule) -> list[list[int]]:
     ]
 
 
-def test_threads_split_the_rows_of_a_convolution() -> None:
+def test_threads_split_the_rows_of_a_convolution():
     (kernel,) = kernels(lowered(nhwc, (1, 14, 14, 288), (1, 1, 288, 128)))
     assert first_outputs_of_threads(kernel) == [[0, 0, 0, 0], [0, 7, 0, 0]]
 
@@ -63,14 +61,14 @@ def test_threads_split_the_rows_of_a_convolution() -> None:
         ((1, 4, 4, 512), (1, 1, 512, 256)),
     ],
 )
-def test_threads_split_the_filters_where_rows_are_odd_or_few(data: Shape, weight: Shape) -> None:
+def test_threads_split_the_filters_where_rows_are_odd_or_few(data, weight):
     (kernel,) = kernels(lowered(nhwc, data, weight))
     (_, second) = first_outputs_of_threads(kernel)
     assert second[1] == 0
     assert second[3] == weight[-1] // 2
 
 
-def test_split_rows_compute_what_the_unscheduled_kernel_does() -> None:
+def test_split_rows_compute_what_the_unscheduled_kernel_does():
     (kernel,) = kernels(lowered(nhwc, (1, 12, 10, 24), (3, 3, 24, 32)))
     scheduled = default_schedule(kernel, TARGET)
     assert scheduled is not None

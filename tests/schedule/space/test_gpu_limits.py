@@ -1,7 +1,5 @@
 """The limits of a GPU's blocks, checked before decisions are applied."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import cycle
 
@@ -26,11 +24,11 @@ GPU = tvm.target.Target(
 )
 
 
-def test_limits_are_those_of_the_target() -> None:
+def test_limits_are_those_of_the_target():
     assert GpuLimits.of(GPU) == GpuLimits(32, 256)
 
 
-def test_threads_of_a_block_are_counted_over_all_axes() -> None:
+def test_threads_of_a_block_are_counted_over_all_axes():
     limits, reduction = GpuLimits.of(GPU), (4, 8, 2)
     assert limits.allow([(2, 1, 16, 1, 2), (1, 2, 8, 1, 1), reduction, 3])
     # 512 threads; 16, less than a warp; 16 virtual ones.
@@ -39,7 +37,7 @@ def test_threads_of_a_block_are_counted_over_all_axes() -> None:
     assert not limits.allow([(2, 4, 16, 1, 2), (1, 4, 8, 1, 1), reduction])
 
 
-def test_decisions_without_tiles_of_threads_are_allowed() -> None:
+def test_decisions_without_tiles_of_threads_are_allowed():
     assert GpuLimits.of(GPU).allow([(4, 8, 2), 1, None])
 
 
@@ -56,7 +54,7 @@ def refused() -> Point:
     return next(point for point in drawn if not space().can_hold(point))
 
 
-def test_neighbours_are_within_the_limits() -> None:
+def test_neighbours_are_within_the_limits():
     random = np.random.default_rng(0)
     point = space().random_point(random)
     visited = {point}
@@ -70,7 +68,7 @@ def test_neighbours_are_within_the_limits() -> None:
     assert not all(map(space().can_hold, drawn))
 
 
-def test_a_search_applies_only_points_within_the_limits(monkeypatch) -> None:
+def test_a_search_applies_only_points_within_the_limits(monkeypatch):
     applied: list[Point] = []
 
     def make_all(self: SearchSpace, points: list[Point], seeds: list[int]) -> list[Made]:

@@ -1,7 +1,5 @@
 """Depthwise convolutions of large planes: results are written in their order in memory."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -47,14 +45,14 @@ def channel_tiles(plane: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(("plane", "in_one_pass"), [(112, True), (28, False)])
-def test_channels_of_large_planes_are_written_in_one_pass(plane: int, in_one_pass: bool) -> None:
+def test_channels_of_large_planes_are_written_in_one_pass(plane, in_one_pass):
     tiles = channel_tiles(plane)
     assert len(tiles) == DRAWS
     assert all(math.prod(tile) == 32 for tile in tiles)
     assert all(tile[0] == 1 for tile in tiles) == in_one_pass
 
 
-def test_threads_have_work_without_the_channels() -> None:
+def test_threads_have_work_without_the_channels():
     prior, random = Prior(space(112)), np.random.default_rng(1)
     threads = tuned_tiny.fingerprint().threads
     for _ in range(DRAWS):

@@ -1,7 +1,5 @@
 """Padding of bytes that words of four read is computed outside the product, if it is slow there."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -36,19 +34,17 @@ def byte_convolution(model: onnx.ModelProto) -> tvm.IRModule:
         (32, 119, [0, 0, 0, 0], False),
     ],
 )
-def test_what_chooses_byte_by_byte_is_slow_inside_its_reader(
-    channels: int, zero: int, pads: list[int], is_slow: bool
-) -> None:
+def test_what_chooses_byte_by_byte_is_slow_inside_its_reader(channels, zero, pads, is_slow):
     model, _ = convolution(channels, 32, 3, zero=zero, pads=pads)
     assert pads_words(byte_convolution(model)) == is_slow
 
 
 @pytest.mark.slow
-def test_floats_are_padded_anywhere() -> None:
+def test_floats_are_padded_anywhere():
     assert not pads_words(tuned_tiny.convolutions()["a"].mod)
 
 
-def test_it_is_drawn_outside() -> None:
+def test_it_is_drawn_outside():
     model, _ = convolution(32, 32, 3, pads=PADS)
     space = SearchSpace(byte_convolution(model), target())
     random, prior = np.random.default_rng(0), Prior(space)

@@ -1,7 +1,5 @@
 """Points of a search space are drawn, changed, applied and read back; and the prior."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -30,13 +28,13 @@ def made(letter: str, point: Point) -> tvm.s_tir.Schedule:
     return result.schedule
 
 
-def test_factorisations_are_all_there_are_within_the_bound() -> None:
+def test_factorisations_are_all_there_are_within_the_bound():
     assert set(factorisations(12, 2, 4)) == {(12, 1), (6, 2), (4, 3), (3, 4)}
     assert factorisations(7, 3, 1) == ((1, 7, 1), (7, 1, 1))
     assert factorisations(8, 1, 4) == ()
 
 
-def test_a_space_names_the_loops_that_its_tiles_split() -> None:
+def test_a_space_names_the_loops_that_its_tiles_split():
     tiles = [c for c in space("b").programs[0].choices if c.kind == TILE]
     assert [tile.axis for tile in tiles] == list(range(7))
     assert {tile.block for tile in tiles} == {"conv2d_nhwc"}
@@ -46,7 +44,7 @@ def test_a_space_names_the_loops_that_its_tiles_split() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
-def test_random_points_apply_and_are_read_back(letter: str) -> None:
+def test_random_points_apply_and_are_read_back(letter):
     random = np.random.default_rng(0)
     for seed in range(1, 9):
         result = space(letter).make(space(letter).random_point(random), seed)
@@ -58,7 +56,7 @@ def test_random_points_apply_and_are_read_back(letter: str) -> None:
         tvm.ir.assert_structural_equal(again.schedule.mod, result.schedule.mod)
 
 
-def test_a_product_beside_which_tvm_finds_another_block_has_a_space() -> None:
+def test_a_product_beside_which_tvm_finds_another_block_has_a_space():
     module, target = product_with_permuted_bias(), tuned_tiny.target()
     stock = ms.TuneContext(mod=module, target=target, space_generator="post-order-apply")
     with pytest.raises(Exception, match="producer"):
@@ -77,14 +75,14 @@ def test_a_product_beside_which_tvm_finds_another_block_has_a_space() -> None:
         assert (output.numpy() == expected).all()
 
 
-def test_a_trace_of_another_task_is_no_point() -> None:
+def test_a_trace_of_another_task_is_no_point():
     random = np.random.default_rng(0)
     other = made("b", space("b").random_point(random)).trace
     assert space("c").read(other) is None
     assert space("b").read(tvm.s_tir.Schedule(space("b").module).trace) is None
 
 
-def test_a_changed_point_differs_in_one_choice() -> None:
+def test_a_changed_point_differs_in_one_choice():
     random = np.random.default_rng(1)
     point = space("b").make(space("b").random_point(random)).point
     differences = []
@@ -103,7 +101,7 @@ def test_a_changed_point_differs_in_one_choice() -> None:
     assert sum(differences) > 20
 
 
-def test_a_crossed_point_takes_each_decision_from_a_parent() -> None:
+def test_a_crossed_point_takes_each_decision_from_a_parent():
     random = np.random.default_rng(2)
     first = Point(0, tuple("abcdefgh"))
     second = Point(0, tuple("ABCDEFGH"))
@@ -114,7 +112,7 @@ def test_a_crossed_point_takes_each_decision_from_a_parent() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
-def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter: str) -> None:
+def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter):
     prior = Prior(space(letter))
     assert prior.informed
     random = np.random.default_rng(0)
@@ -135,7 +133,7 @@ def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter: str) -> No
         assert math.prod(tile[0] for tile in spatial) % tuned_tiny.fingerprint().threads == 0
 
 
-def test_equal_seeds_draw_equal_points() -> None:
+def test_equal_seeds_draw_equal_points():
     draws = [
         [Prior(space("b")).draw(np.random.default_rng(seed)) for _ in range(3)] for seed in (5, 5)
     ]
@@ -143,7 +141,7 @@ def test_equal_seeds_draw_equal_points() -> None:
 
 
 @pytest.mark.parametrize("letter", ["b", "c"])
-def test_another_register_tile_leaves_the_rest_as_it_was(letter: str) -> None:
+def test_another_register_tile_leaves_the_rest_as_it_was(letter):
     prior = Prior(space(letter))
     random = np.random.default_rng(2)
     first = prior.draw(random)
@@ -159,7 +157,7 @@ def test_another_register_tile_leaves_the_rest_as_it_was(letter: str) -> None:
                 assert after == before
 
 
-def test_only_good_register_tiles_have_an_expected_speed() -> None:
+def test_only_good_register_tiles_have_an_expected_speed():
     prior = Prior(space("b"))
     random = np.random.default_rng(3)
     speeds = [prior.expected_speed(prior.tile_of(prior.draw(random))) for _ in range(32)]
@@ -176,13 +174,13 @@ def test_only_good_register_tiles_have_an_expected_speed() -> None:
     assert prior.expected_speed(prior.tile_of(outside)) == 0.0
 
 
-def test_a_single_row_is_read_in_a_few_vectors() -> None:
+def test_a_single_row_is_read_in_a_few_vectors():
     speeds = [streamed_speed(elements, 16) for elements in (8, 16, 64, 128)]
     assert speeds[1] == speeds[2] == 1.0
     assert max(speeds[0], speeds[3]) < 1.0
 
 
-def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
+def test_long_sums_want_two_vectors_and_short_ones_a_single_one():
     traits = cpu("znver4")
 
     def narrow_is_better(reduction: int) -> bool:
@@ -202,9 +200,7 @@ def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
         ("znver4", {(7, 4): False, (14, 2): True, (28, 1): True, (5, 5): True, (15, 2): False}),
     ],
 )
-def test_a_tile_leaves_registers_to_its_operands(
-    mcpu: str, fits: dict[tuple[int, int], bool]
-) -> None:
+def test_a_tile_leaves_registers_to_its_operands(mcpu, fits):
     traits = cpu(mcpu)
     lanes = traits.lanes("float32")
     found = {
@@ -214,7 +210,7 @@ def test_a_tile_leaves_registers_to_its_operands(
     assert found == fits
 
 
-def test_a_bound_on_what_is_unrolled_leaves_registers_to_operands() -> None:
+def test_a_bound_on_what_is_unrolled_leaves_registers_to_operands():
     # Two rows of two vectors, five of five: few steps are unrolled, and registers remain free.
     assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=4) == (2, 16)
     assert register_tile(5, 80, cpu("znver4"), "float32", most_unrolled=25) == (5, 80)

@@ -1,7 +1,5 @@
 """Traces moved between awkward pairs of tasks, their results compared with an unscheduled build."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import te, topi
@@ -94,7 +92,7 @@ PAIRS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_moved_schedule_computes_the_same(pair: str) -> None:
+def test_a_moved_schedule_computes_the_same(pair):
     donor, dependent = PAIRS[pair]
     expected = results(dependent)
     applied = 0
@@ -109,19 +107,19 @@ def test_a_moved_schedule_computes_the_same(pair: str) -> None:
     assert applied, "neither of two schedules could be moved"
 
 
-def test_what_cannot_be_moved_says_why() -> None:
+def test_what_cannot_be_moved_says_why():
     result = moved(convolution(14, 16, 32), product(32, 64, 48), 1)
     assert result.schedule is None
     assert result.reason == "no design space of the same form"
 
 
-def test_a_tile_goes_to_the_nearest_factorisation_innermost_first() -> None:
+def test_a_tile_goes_to_the_nearest_factorisation_innermost_first():
     assert nearest_tile((4, 1, 1, 16), 128, 64) == (8, 1, 1, 16)
     assert nearest_tile((1, 2, 7, 1), 13, 64) == (1, 1, 13, 1)
     assert nearest_tile((2, 64), 7, 4) == (7, 1)
 
 
-def test_a_vector_stays_a_vector() -> None:
+def test_a_vector_stays_a_vector():
     # 36, 24 and 18 are nearer to 32, but no whole registers.
     assert nearest_tile((1, 3, 1, 32), 144, 64) == (3, 3, 1, 16)
     # Half a register if a whole one does not fit; the nearest factor if neither does.
@@ -132,7 +130,7 @@ def test_a_vector_stays_a_vector() -> None:
 
 
 @pytest.mark.slow
-def test_a_schedule_keeps_the_tile_after_which_results_are_written_back() -> None:
+def test_a_schedule_keeps_the_tile_after_which_results_are_written_back():
     ours = SearchSpace(convolution(14, 32, 64), tuned_tiny.target())
     like = SearchSpace(convolution(28, 64, 32), tuned_tiny.target())
     forms = {program.form for program in ours.programs}

@@ -69,7 +69,7 @@ SERIAL, PARALLEL, VECTORIZED = (
 )
 
 
-def test_a_long_row_is_vectors_and_is_not_unrolled_where_there_are_many() -> None:
+def test_a_long_row_is_vectors_and_is_not_unrolled_where_there_are_many():
     sch = scheduled(summed(8, 128))
     vectorize_long_rows(sch, TRAITS)
     # Four rows of 16 vectors of 8: more than 14 registers hold.
@@ -77,7 +77,7 @@ def test_a_long_row_is_vectors_and_is_not_unrolled_where_there_are_many() -> Non
     assert annotations(sch, "biased") == [{}, {UNROLL: 0}, {}, {}]
 
 
-def test_few_vectors_may_be_unrolled() -> None:
+def test_few_vectors_may_be_unrolled():
     sch = scheduled(summed(2, 96))
     vectorize_long_rows(sch, TRAITS)
     assert loops(sch, "biased") == [(PARALLEL, 2), (SERIAL, 1), (SERIAL, 12), (VECTORIZED, 8)]
@@ -85,14 +85,14 @@ def test_few_vectors_may_be_unrolled() -> None:
 
 
 @pytest.mark.parametrize("module", [summed(8, 100), summed(8, 8), summed(8, 128, "float64")])
-def test_rows_of_no_whole_vectors_or_of_other_types_stay(module: tvm.IRModule) -> None:
+def test_rows_of_no_whole_vectors_or_of_other_types_stay(module):
     sch = scheduled(module)
     before = sch.mod
     vectorize_long_rows(sch, TRAITS)
     tvm.ir.assert_structural_equal(sch.mod, before)
 
 
-def test_a_sum_and_what_is_vectorised_stay() -> None:
+def test_a_sum_and_what_is_vectorised_stay():
     sch = scheduled(summed(8, 128))
     _, inner = sch.split(sch.get_loops(sch.get_sblock("biased"))[-1], [None, 32])
     sch.vectorize(inner)
@@ -101,7 +101,7 @@ def test_a_sum_and_what_is_vectorised_stay() -> None:
     tvm.ir.assert_structural_equal(sch.mod, before)
 
 
-def test_a_log_holds_it_and_results_are_the_same() -> None:
+def test_a_log_holds_it_and_results_are_the_same():
     module = summed(8, 128)
     plain, sch = scheduled(module), scheduled(module)
     vectorize_long_rows(sch, TRAITS)
