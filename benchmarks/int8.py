@@ -27,11 +27,11 @@ from benchmarks.helpers.common import one_line_errors
 from benchmarks.zoo.quantize import SUFFIX, calibration_inputs
 from benchmarks.zoo.registry import written
 from fewtune.api import tune
-from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
+from fewtune.benchmark.peers import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
-from fewtune.machine.affinity import cores_off_the_pool, on_cores
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.measure import interleave
 from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.onnx_graph.external_data import load

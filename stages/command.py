@@ -45,12 +45,11 @@ def measuring(
 @contextmanager
 def journalled(
     fingerprint: Fingerprint, stage: str, model: str, strategy: str, output: Path
-) -> Iterator[tuple[Path, Path, Path]]:
-    """As `measuring`; gives the folders of journal and outputs, and the progress file."""
-    places = Places()
-    journal = places.journal(model, strategy, stage)
+) -> Iterator[tuple[Path, Path]]:
+    """As `measuring`; gives the folders of journal and outputs."""
+    journal = Places().journal(model, strategy, stage)
     with measuring(fingerprint, stage, model, strategy), whole_directory(output) as directory:
-        yield journal, directory, places.progress(model, strategy, stage)
+        yield journal, directory
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
 

@@ -114,10 +114,6 @@ class Places:
         """What a measuring stage keeps as it goes, to resume from when it is killed."""
         return self.scratch / "journals" / model / strategy / stage
 
-    def progress(self, model: str, strategy: str, stage: str) -> Path:
-        """The latest state of a measuring stage."""
-        return self.scratch / "progress" / model / strategy / f"{stage}.json"
-
     def log(self, stage: str) -> Path:
         """All output of a stage's last run."""
         return self.scratch / "logs" / f"{stage.replace('/', '-')}.log"

@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests.tuned_tiny import target
 

@@ -124,7 +124,7 @@ def _supervise_here(work: Work) -> list[dict[str, Any]]:
     """Stand in for `child_process.supervise`, without the seconds that a child takes."""
     path = journal_path(work.journal_directory, work.header)
     journal = Journal(path, work.header)
-    device, progress = device_of(work.fingerprint), Progress(work.progress_path)
+    device, progress = device_of(work.fingerprint), Progress()
     work.job.run(Workplace(work.tasks, target(), journal, progress, pool(), device))
     journal.close()
     journal = Journal(path, work.header)

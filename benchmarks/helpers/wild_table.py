@@ -18,7 +18,7 @@ from fewtune.artifacts import (
     KernelRow,
     Metrics,
 )
-from fewtune.report.conditions import conditions_lines
+from fewtune.report.tables import conditions_lines
 from fewtune.util.table import MISSING, Table, number, percent
 from stages.params import COMPARED
 from stages.paths import Places

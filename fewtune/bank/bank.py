@@ -15,8 +15,13 @@ from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import CostModel
-from fewtune.similarity.similarity import mean_of_best, sampling_overlap
-from fewtune.similarity.space_signature import DesignSpace, Sampling, SpaceTrace
+from fewtune.similarity.similarity import (
+    DesignSpace,
+    Sampling,
+    SpaceTrace,
+    mean_of_best,
+    sampling_overlap,
+)
 from fewtune.util.files import canonical_json
 
 # Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.

@@ -16,7 +16,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import BoostedTrees
 from fewtune.search.warm_start import learnable
-from fewtune.similarity.space_signature import design_space
+from fewtune.similarity.similarity import design_space
 from fewtune.storage.database import digest, read_trace
 from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
 from fewtune.task.analysis import analyse

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fewtune.artifacts import Artifact, Part
 from fewtune.schedule.space.transfer import Donation
-from fewtune.similarity.space_signature import DesignSpace
+from fewtune.similarity.similarity import DesignSpace
 
 
 class BankSource(Part):

@@ -18,12 +18,11 @@ from fewtune.artifacts import (
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.builds import Builds
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
-from fewtune.benchmark.openvino_peer import OPENVINO
-from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.result import ResultFolders, StepResults
+from fewtune.benchmark.peers import OPENVINO
+from fewtune.benchmark.result import BenchmarkOptions, ResultFolders, StepResults
 from fewtune.benchmark.variants import Measurements, Variants
+from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
-from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave
 from fewtune.measure.device import device_of
 from fewtune.report import kernel_tables

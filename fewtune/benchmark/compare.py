@@ -13,12 +13,12 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.interleaved_kernels import kernel_pairs
-from fewtune.benchmark.openvino_peer import OPENVINO
-from fewtune.benchmark.options import CompareOptions
+from fewtune.benchmark.kernels import kernel_pairs
+from fewtune.benchmark.peers import OPENVINO
+from fewtune.benchmark.result import CompareOptions
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.errors import MachineError
-from fewtune.machine.steal_time import Stolen
+from fewtune.machine.host import Stolen
 from fewtune.measure import interleave
 from fewtune.process.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.report import kernel_tables

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import psutil
 
 from fewtune.artifacts import Fingerprint, ImportReport
-from fewtune.benchmark import onnxruntime_cuda
+from fewtune.benchmark import peers
 from fewtune.benchmark.builds import untuned_model
-from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
-from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
+from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.errors import InputError
-from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
+from fewtune.machine.host import apart_from_the_pool, cores_off_the_pool, on_cores
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE
 from fewtune.runtime.executable import CompiledModel
@@ -148,12 +148,12 @@ class Variants:
         feeds = self._reference.feeds
         if has_own_device(self._target):
             try:
-                first = onnxruntime_cuda.CudaSession(self._model, feeds)
+                first = peers.CudaSession(self._model, feeds)
             except InputError as error:
-                known = onnxruntime_cuda.has_provider()
-                self.remarks.append(str(error) if known else onnxruntime_cuda.NOT_THERE)
+                known = peers.has_provider()
+                self.remarks.append(str(error) if known else peers.NOT_THERE)
             else:
-                self.remarks.append(onnxruntime_cuda.THERE)
+                self.remarks.append(peers.THERE)
                 # One session only: another would hold a second copy of the weights on the GPU.
                 return lambda: first.run
 

@@ -23,7 +23,7 @@ from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_che
 from fewtune.compile.working_plan import PlanSearch, WorkingPlan
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
-from fewtune.measure.board_model import BoardModel
+from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel

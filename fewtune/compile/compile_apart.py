@@ -13,8 +13,7 @@ from fewtune.artifacts import CompileReport, Fingerprint
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
-from fewtune.process.apart import run_apart
-from fewtune.process.job import Job
+from fewtune.process.apart import Job, run_apart
 from fewtune.task.extract import read_tasks
 
 # A child process may have another working folder.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fewtune.schedule.space.parallel_axis import parallel_axis
+from fewtune.schedule.space.transfer import parallel_axis
 from fewtune.trial.trial import Trial
 
 

@@ -21,14 +21,14 @@ from fewtune.artifacts import Skeleton
 from fewtune.finals.finalists import RULES, FinalistRules, contested
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.space.parallel_axis import usual_axes
+from fewtune.schedule.space.transfer import usual_axes
 from fewtune.task.extract import Task
 from fewtune.timing.interference import ContenderSamples
+from fewtune.trial.outcome import RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial
-from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
-from fewtune.workers.kernel_library import Candidate, Contender
+from fewtune.workers.kernel_build import Candidate, Contender
 from fewtune.workers.pool import WorkerPool
 from fewtune.workers.worker import Worker
 

@@ -44,7 +44,7 @@ _POLL_S = 1.0
 def on_fleet(work: Work) -> list[dict[str, Any]]:
     """Carry work out on a fleet; as `fewtune.tuning.child_process.supervise`."""
     path, fingerprint = journal_path(work.journal_directory, work.header), work.fingerprint
-    journal, progress = Journal(path, work.header), Progress(work.progress_path)
+    journal, progress = Journal(path, work.header), Progress()
     options = FingerprintOptions(threads=fingerprint.threads, device=fingerprint.at)
     try:
         with Cluster(fingerprint.at, options, progress.say) as cluster:

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
-from fewtune.process.job import Reply
+from fewtune.process.apart import Reply
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import MeasuringJob

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import fewtune
 from fewtune.artifacts import Fingerprint
-from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.process.apart import run_apart
+from fewtune.machine.host import last_level_cache_bytes, own_caches_bytes
+from fewtune.process.apart import Job, run_apart
 from fewtune.process.child_python import TVM, child_python, ending
-from fewtune.process.job import Job
 from fewtune.process.warm import warm_process
 
 RESOURCE = "device"

@@ -7,17 +7,26 @@ it (TVM's documentation): keep both on a private network.
 from __future__ import annotations
 
 import gc
+import json
 import re
 import shutil
 import socket
 import struct
+import tempfile
 import time
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
-from fewtune.runtime.target import architecture, is_foreign
-from fewtune.runtime.tvm import tvm
+from fewtune.machine.fingerprint import FingerprintOptions, versions
+from fewtune.runtime.linking import export_library
+from fewtune.runtime.target import architecture, is_foreign, resolve_target, target_json
+from fewtune.runtime.tvm import relax, tvm
 
 PREFIX = "rpc://"
 # Seconds in which a tracker, or a board, has to answer.
@@ -192,3 +201,108 @@ def linker(target: tvm.target.Target, named: str = "") -> Callable[..., None] | 
     from tvm.support import cc
 
     return cc.cross_compiler(compiler)
+
+
+def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
+    """Look for a board, and for a compiler that links code for it.
+
+    Its class is its key and its target: boards of one key are taken to be alike.
+
+    Raises
+    ------
+    InputError
+        If the target is not given as JSON.
+    MachineError
+        If there is no board of the key, or no compiler links for it here.
+    """
+    address = BoardAddress.of(options.device)
+    if not options.target.strip().startswith("{"):
+        raise InputError(
+            f"a board needs its target: give fingerprint.target (--target) as JSON, such as "
+            f'\'{{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", '
+            f'"num-cores": 4}}\', not {options.target!r}'
+        )
+    cores = int(_config(options.target).get("num-cores", 1))
+    threads = cores if options.threads == "auto" else options.threads
+    target = resolve_target(options.target, threads, elsewhere=True)
+    linker(target, options.cross_compiler)
+    ask_tracker(address)
+    return Fingerprint(
+        device=f"{address.key} (board behind TVM's RPC)",
+        logical_cores=cores,
+        memory_gib=0,
+        system=f"RPC {architecture(target)}",
+        target=target_json(target),
+        threads=threads,
+        versions=versions(),
+        at=str(address),
+        cross_compiler=options.cross_compiler,
+    )
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError:
+        config = None
+    return config if isinstance(config, dict) else {}
+
+
+_MAIN = "main"
+
+
+class BoardModel:
+    """A compiled model on a board; as `fewtune.runtime.executable.CompiledModel`.
+
+    Parameters
+    ----------
+    session : RPCSession
+        The board's session.
+    executable : relax.VMExecutable or Path
+        As built, or the path of an exported library.
+    target : Target
+    link : callable or None
+        Links libraries for the board.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        executable: relax.VMExecutable | Path,
+        target: tvm.target.Target,
+        link: Callable[..., None] | None,
+    ) -> None:
+        self._device = remote_device(session, target)
+        with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+            # A board's loader does not load a second library of the same name.
+            path = Path(scratch) / f"model-{uuid.uuid4().hex}.so"
+            if isinstance(executable, Path):
+                shutil.copyfile(executable, path)
+            else:
+                export_library(executable, path, link)
+            session.upload(str(path))
+        self._machine = relax.VirtualMachine(session.load_module(path.name), self._device)
+
+    def set_inputs(self, inputs: list[np.ndarray]) -> None:
+        """Copy the inputs to the board; `run` uses them until the next call."""
+        tensors = [tvm.runtime.tensor(value, self._device) for value in inputs]
+        self._machine.set_input(_MAIN, *tensors)
+
+    def run(self) -> None:
+        """Run once."""
+        self._machine.invoke_stateful(_MAIN)
+
+    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Run once on ``inputs`` and copy the outputs back."""
+        self.set_inputs(inputs)
+        self.run()
+        found = self._machine.get_outputs(_MAIN)
+        several = found if isinstance(found, list | tuple) else [found]
+        return [output.numpy() for output in several]
+
+    def times_s(self, calls: int) -> list[float]:
+        """Seconds of each of some runs on the inputs that were set, by the board's clock."""
+        timed = self._machine.time_evaluator(
+            "invoke_stateful", self._device, number=1, repeat=calls
+        )
+        return [float(value) for value in timed(_MAIN).results]

@@ -20,27 +20,25 @@ from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
-from fewtune.machine.board_fingerprint import board_fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.machine.rpc_board import (
     BACK_S,
     BoardAddress,
+    BoardModel,
     ask_tracker,
+    board_fingerprint,
     linker,
     reserve,
     set_board_threads,
 )
-from fewtune.measure.batch import Batch
-from fewtune.measure.board_model import BoardModel
 from fewtune.measure.checking import CHECK_LIMIT_S
 from fewtune.measure.device import Capabilities, Device
-from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer
+from fewtune.measure.measurer import ROUND_S, ROUNDS, Batch, Measurer
 from fewtune.runtime.tvm import relax, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
-from fewtune.trial.outcome import Outcome
-from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.trial.outcome import Built, Failure, Outcome, RequestFailedError, WorkerLostError
 from fewtune.workers.board import BoardBuilder, BoardRunner, library_path
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
-from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
-from fewtune.trial.worker_reply import Failure, RequestFailedError, WorkerLostError
+from fewtune.trial.outcome import (
+    WRONG_OUTPUT,
+    Failure,
+    Outcome,
+    RequestFailedError,
+    WorkerLostError,
+)
 
 # A task's first check may have to compile and run its kernel without any schedule.
 CHECK_LIMIT_S = 120.0

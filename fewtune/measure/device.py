@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import KINDS, FingerprintOptions, detect_fingerprint
-from fewtune.measure.board_model import BoardModel
+from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json

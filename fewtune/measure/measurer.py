@@ -11,17 +11,80 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from fewtune.measure.batch import Batch
 from fewtune.measure.checking import CHECK_LIMIT_S, Checking
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Measured, Race
-from fewtune.trial.outcome import Outcome
+from fewtune.trial.outcome import Built, Failure, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.phases import Phases
-from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import Kept, WorkerPool
 from fewtune.workers.worker import Worker
+
+
+@dataclass
+class Batch:
+    """The candidates of one batch, by their places in it.
+
+    Parameters
+    ----------
+    specs : sequence of Specs
+        Their buffers.
+    best_s : sequence of float or None
+        Seconds that each has to beat to be measured in full.
+    races : sequence of hashable
+        Candidates of one race also have to beat each other.
+    keys : sequence of tuple of str, optional
+        Workload and trace of each.
+    checks : sequence of ScheduleCheck, optional
+        The check of each one's outputs.
+    """
+
+    specs: Sequence[Specs]
+    best_s: Sequence[float | None]
+    races: Sequence[Hashable]
+    keys: Sequence[tuple[str, str]] | None = None
+    checks: Sequence[ScheduleCheck] | None = None
+    _fastest_s: dict[Hashable, float] = field(init=False, default_factory=dict)
+    _ended: dict[int, tuple[Outcome, Built | None]] = field(init=False, default_factory=dict)
+
+    def bar_s(self, place: int) -> float | None:
+        """Seconds that a candidate has to beat; None if nothing is known."""
+        known = [self.best_s[place], self._fastest_s.get(self.races[place])]
+        return min((time_s for time_s in known if time_s is not None), default=None)
+
+    def end(self, place: int, outcome: Outcome, built: Built | None) -> None:
+        """Take in a candidate's outcome, and the build that was measured."""
+        self._ended[place] = outcome, built
+        if outcome.run_s:
+            race = self.races[place]
+            fastest_s = self._fastest_s.get(race, outcome.median_s)
+            self._fastest_s[race] = min(fastest_s, outcome.median_s)
+
+    def settle(self, failures: Counter[str], kept: Kept | None) -> list[Outcome]:
+        """Count the failures and keep the fastest builds, in the order of the batch.
+
+        Parameters
+        ----------
+        failures : Counter
+            By cause; added to.
+        kept : Kept, optional
+            None where builds are not kept.
+
+        Returns
+        -------
+        outcomes : list of Outcome
+        """
+        outcomes = []
+        for place in range(len(self._ended)):
+            outcome, built = self._ended[place]
+            outcomes.append(outcome)
+            if outcome.cause:
+                failures[outcome.cause] += 1
+            elif kept is not None and self.keys is not None and built is not None:
+                kept.take(*self.keys[place], built, outcome.median_s)
+        return outcomes
+
 
 # Rounds of a duel, and the seconds of a candidate in each.
 ROUNDS, ROUND_S = 6, 0.001
@@ -48,7 +111,7 @@ class Measurer:
         Measure a candidate as soon as it is built, while others build: for a device of its own.
     cold_weights : bool
         Every measured call finds its weights in memory, as in a model whose weights outgrow the
-        cache (`fewtune.timing.cold_weights`).
+        cache (`fewtune.timing.cache_state`).
     checking : Checking
         Which candidates' outputs are compared with what their tasks compute.
 
@@ -98,7 +161,7 @@ class Measurer:
             in one race unless given.
         keys : sequence of tuple of str, optional
             Workload and trace of each, by which the fastest are kept
-            (`fewtune.workers.build_cache`).
+            (`fewtune.workers.pool`).
         checks : sequence of ScheduleCheck, optional
             The check of each. A candidate with wrong outputs has failed.
 

@@ -13,7 +13,7 @@ from fewtune.artifacts import CallSite, Skeleton, TensorSpec
 from fewtune.runtime.executable import IS_SCHEDULED, build_executable
 from fewtune.runtime.tvm import read_module, relax, tvm
 from fewtune.task.extract import kernels
-from fewtune.tvm_compat.constants import is_constant
+from fewtune.tvm_compat.values import is_constant
 
 
 def site_function(place: int) -> str:

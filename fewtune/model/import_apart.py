@@ -7,8 +7,7 @@ from pathlib import Path
 from fewtune.artifacts import ImportReport
 from fewtune.model.import_model import imported_model
 from fewtune.model.import_options import ImportOptions
-from fewtune.process.apart import run_apart
-from fewtune.process.job import Job
+from fewtune.process.apart import Job, run_apart
 from fewtune.runtime.target import target_from_json
 
 

@@ -30,7 +30,7 @@ from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs

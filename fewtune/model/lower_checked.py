@@ -26,7 +26,7 @@ from fewtune.runtime.target import has_own_device, host_target, is_foreign, tvm_
 from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
-from fewtune.task.calls import call_counts, calls_fit
+from fewtune.task.analysis import call_counts, calls_fit
 from fewtune.util.switches import VARIABLE, switched_off
 
 Found = TypeVar("Found")

@@ -16,9 +16,8 @@ from fewtune.model.import_model import imported_model
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
-from fewtune.model_check.estimate import estimate
 from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport
+from fewtune.model_check.report import CheckReport, estimate
 from fewtune.process.apart import at, run_apart
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json

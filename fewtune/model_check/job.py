@@ -13,8 +13,8 @@ from pydantic import Field
 
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.model.import_options import ImportOptions
-from fewtune.model_check.estimate import PastTunings
-from fewtune.process.job import Job
+from fewtune.model_check.report import PastTunings
+from fewtune.process.apart import Job
 from fewtune.selection.options import SelectOptions
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.predictor_guide import Guide
+from fewtune.search.scorer import Guide
 
 # Points of all tasks together; least and most points of one task. Heavy tasks get more.
 _POINTS, _FEWEST, _MOST = 40_000, 1_000, 4_000

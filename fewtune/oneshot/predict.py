@@ -39,7 +39,7 @@ from fewtune.schedule.space.transfer import move
 from fewtune.search import Guide
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import Task
-from fewtune.timing.cold_weights import weights_outgrow_cache
+from fewtune.timing.cache_state import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
 
 # The time that the log has for a schedule that was not measured.

@@ -17,8 +17,7 @@ from fewtune.artifacts import Fingerprint, Prediction, Selection, ShareReport, T
 from fewtune.oneshot.predict import Chosen, choose_schedules, points_by_task
 from fewtune.oneshot.write import write_prediction
 from fewtune.options import ShareOptions
-from fewtune.process.apart import run_each_apart
-from fewtune.process.job import Job
+from fewtune.process.apart import Job, run_each_apart
 from fewtune.runtime.tvm import usable_cores
 from fewtune.task.extract import read_tasks
 

@@ -17,8 +17,8 @@ if __name__ == "__main__":
     end_by_interrupts()
 
 from fewtune.process import apart
+from fewtune.process.apart import Reply
 from fewtune.process.contexts import without_gc
-from fewtune.process.job import Reply
 
 
 def main(place: str, folder: Path, parent: int) -> NoReturn:

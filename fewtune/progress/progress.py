@@ -1,57 +1,109 @@
-"""What the user sees while tuning runs: a live view on a terminal, plain lines elsewhere."""
+"""The progress of tuning: a table that is redrawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass, field
+from typing import Any, TextIO
 
-from fewtune.progress.snapshot import Snapshot
-from fewtune.util.files import canonical_json, write_text
+# Lines of the terminal that no task can have: heading, rules, the line below the table.
+_OTHER_LINES = 7
 
-if TYPE_CHECKING:
-    from fewtune.progress.live_view import LiveView
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a run stands."""
+
+    phase: str
+    task: str
+    trials: int
+    trials_total: int
+    elapsed_s: float
+    detail: str = ""
+    task_trials: int = 0
+    default_ms: float | None = None
+    best_ms: float | None = None
+    estimated_latency_ms: float | None = None
+    left_s: float | None = None
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def times(self) -> tuple[str, str, str]:
+        """The default schedule's and the best time in ms, and their ratio; a dash if unknown."""
+        default_ms, best_ms = self.default_ms, self.best_ms
+        gain = f"{default_ms / best_ms:.2f}x" if default_ms and best_ms else "-"
+        return (
+            f"{default_ms:.4g}" if default_ms else "-",
+            f"{best_ms:.4g}" if best_ms else "-",
+            gain,
+        )
+
+    def line(self) -> str:
+        """The snapshot as one line of text."""
+        default, best, gain = self.times
+        parts = [self.task, *([self.detail] if self.detail else [])]
+        if best != "-":
+            parts.append(f"best {best} ms" + (f", {gain} of default {default}" * (gain != "-")))
+        return self.standing(parts)
+
+    def standing(self, of_the_task: list[str] | None = None) -> str:
+        """The state of the whole run as one line of text."""
+        parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", *(of_the_task or [])]
+        if self.estimated_latency_ms is not None:
+            parts.append(f"model about {self.estimated_latency_ms:.4g} ms")
+        if self.failures:
+            parts.append("failed: " + ", ".join(f"{k} {v}" for k, v in self.failures.items()))
+        left = "" if self.left_s is None else f", about {self.left_s:.0f} s left"
+        return " | ".join([*parts, f"{self.elapsed_s:.0f} s{left}"])
 
 
 class Progress:
-    """Shows snapshots, and keeps the last one in a file for other programs.
+    """Shows snapshots on a stream: on a terminal a row for each task, the present one last."""
 
-    Parameters
-    ----------
-    path : Path, optional
-        File that holds the latest snapshot as JSON.
-    stream : TextIO
-        Where to show; a terminal gets a table that is redrawn, any other stream plain lines.
-    """
-
-    def __init__(self, path: Path | None = None, stream: TextIO | None = None) -> None:
-        self.path = path
-        self.stream = stream or sys.stdout
-        self._live: LiveView | None = None
-        if self.stream.isatty():
-            from fewtune.progress.live_view import LiveView
-
-            self._live = LiveView(self.stream)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._rows: dict[str, tuple[str, ...]] = {}
+        self._live: Any = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run stands now."""
-        if self.path is not None:
-            write_text(self.path, canonical_json(snapshot.model_dump()))
-        if self._live is not None:
-            self._live.show(snapshot)
-        else:
-            self.stream.write(snapshot.line() + "\n")
-            self.stream.flush()
+        if not self._stream.isatty():
+            self.say(snapshot.line())
+            return
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.table import Table
+        from rich.text import Text
+
+        if self._live is None:
+            console = Console(file=self._stream, force_terminal=True)
+            self._live = Live(console=console, auto_refresh=False)
+            self._live.start()
+            # A killed run must not leave a terminal without a cursor.
+            console.show_cursor(True)
+        # The row is removed first, so that the present task moves to the end.
+        self._rows.pop(snapshot.task, None)
+        cells = snapshot.task, snapshot.detail, str(snapshot.task_trials), *snapshot.times
+        self._rows[snapshot.task] = cells
+        table = Table(box=None, pad_edge=False)
+        for head in ("task", "shapes"):
+            table.add_column(head, no_wrap=True, overflow="ellipsis")
+        for head in ("trials", "default ms", "best ms", "gain"):
+            # In a narrow window names and shapes are cut, never figures.
+            table.add_column(head, justify="right", no_wrap=True, min_width=max(6, len(head)))
+        for row in list(self._rows.values())[-max(3, self._live.console.height - _OTHER_LINES) :]:
+            table.add_row(*map(Text, row))
+        self._live.update(Group(table, Text(snapshot.standing())), refresh=True)
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
-        if self._live is not None:
-            self._live.say(text)
-        else:
-            self.stream.write(text + "\n")
-            self.stream.flush()
+        """Print a line that stays; a table so far stays above it."""
+        self.close()
+        self._stream.write(text + "\n")
+        self._stream.flush()
 
     def close(self) -> None:
-        """Leave the last view as it stands."""
+        """Leave the table as it stands; the next snapshot begins another."""
         if self._live is not None:
-            self._live.close()
+            self._live.stop()
+            self._live = None
+            self._rows.clear()

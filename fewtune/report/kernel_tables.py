@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, Spread
-from fewtune.report.conditions import conditions_text
-from fewtune.report.tables import comparisons_markdown
+from fewtune.report.tables import comparisons_markdown, conditions_text
 from fewtune.report.time_breakdown import steps_markdown
 from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.util.table import MISSING, Table, number, percent

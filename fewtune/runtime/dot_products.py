@@ -18,7 +18,7 @@ from typing import Any
 
 import tvm_ffi
 
-from fewtune.runtime.pipeline import run_last
+from fewtune.runtime.special_values import run_last
 from fewtune.tvm_compat.operators import register_operator
 from fewtune.tvm_compat.start import tvm
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fewtune.runtime import vector_math
 from fewtune.runtime.linking import load_library
-from fewtune.runtime.pipeline import PIPELINE
+from fewtune.runtime.special_values import PIPELINE
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import relax, tvm
 

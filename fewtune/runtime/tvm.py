@@ -18,7 +18,7 @@ import numpy as np
 from tvm_ffi.serialization import from_json_graph_str
 
 from fewtune.runtime import dot_products, special_values, vector_math
-from fewtune.runtime.pipeline import PIPELINE
+from fewtune.runtime.special_values import PIPELINE
 from fewtune.tvm_compat.intrinsics import light_package, register_family
 from fewtune.tvm_compat.start import (
     OWN_THREADS,
@@ -27,7 +27,7 @@ from fewtune.tvm_compat.start import (
     set_default_threads,
     tvm,
 )
-from fewtune.tvm_compat.tensors import flat
+from fewtune.tvm_compat.values import flat
 
 light_package()
 

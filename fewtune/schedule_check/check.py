@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import module_of, tvm
-from fewtune.schedule_check.buffers import Buffers
-from fewtune.schedule_check.reference_cache import ReferenceCache
-from fewtune.schedule_check.task_reference import TaskReference
+from fewtune.schedule_check.task_reference import Buffers, ReferenceCache, TaskReference
 
 # Memory of all references together, as a part of the machine's. An evicted reference is computed
 # again if its task comes back.

@@ -1,30 +1,237 @@
 """The reference of one task, and the comparison of a candidate with it.
 
 A kernel with its default schedule computes the reference: the import has compared such kernels'
-outputs with onnxruntime's. If a candidate differs, the kernel without any schedule decides.
+outputs with onnxruntime's. If a candidate differs, the kernel without any schedule decides. Files
+in the command's temporary folder share references among its processes. Buffers are reused: the
+first use of a page costs more than a copy into it (over a second for VGG 19's first product, else
+0.1 s).
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
+from math import prod, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fewtune.process.temporary import shared_folder
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
-from fewtune.schedule_check.buffers import Buffers
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
-from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
-from fewtune.schedule_check.task_output import TaskOutput
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
+from fewtune.tvm_compat.values import view_of
+
+# Arrays of at least this size lie in borrowed memory.
+_LARGE_BYTES = 2**24
+
+
+class Buffers:
+    """Tensors of the host, one for each parameter number, which grow as needed.
+
+    ``borrow`` lends memory for the float32 elements of a large parameter, given its number and
+    theirs (`fewtune.timing.buffers.Buffers.borrow`).
+    """
+
+    def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:
+        self._held: dict[int, Any] = {}
+        self._borrow = borrow
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the tensors take."""
+        return sum(int(tensor.shape[0]) for tensor in self._held.values())
+
+    def tensor(self, place: int, shape: Sequence[int], dtype: str) -> tuple[Any, np.ndarray]:
+        """A tensor of undefined content, and the same memory as an array.
+
+        Both are valid until the next call with this ``place``.
+        """
+        kind = np.dtype(dtype)
+        size = max(1, prod(shape) * kind.itemsize)
+        if self._borrow is not None and size >= _LARGE_BYTES and dtype == "float32":
+            lent = self._borrow(place, prod(shape))
+            if lent is not None:
+                return view_of(lent, shape), np.from_dlpack(lent).reshape(shape)
+        held = self._held.get(place)
+        if held is None or int(held.shape[0]) < size:
+            # The smaller one is freed before the larger one is allocated.
+            self._held.pop(place, None)
+            held = self._held[place] = tvm.runtime.empty((size,), "uint8")
+        array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
+        return view_of(held, shape, dtype), array
+
+
+_FOLDER = "references"
+# Most bytes of all files; further references are computed by each process.
+_MOST_BYTES = 2**30
+_SETTINGS = "settings"
+
+
+@dataclass
+class CachedReference:
+    """The reference of one task: outputs by number of the parameter, and how arguments are drawn.
+
+    ``moved`` are outputs for arguments that were moved by a rounding, if that was needed. The
+    scales of a kernel in eight bits are multiplied by two to the ``power``.
+    """
+
+    outputs: dict[int, np.ndarray] = field(default_factory=dict)
+    moved: dict[int, np.ndarray] = field(default_factory=dict)
+    positive: bool = False
+    power: int = 0
+
+
+class ReferenceCache:
+    """The files of one folder, by default the command's; without a folder, nothing is cached.
+
+    References beyond ``most_bytes`` in all files are not written.
+    """
+
+    def __init__(self, folder: Path | None = None, most_bytes: int = _MOST_BYTES) -> None:
+        shared = shared_folder() if folder is None else folder
+        self._folder = None if shared is None else shared / _FOLDER
+        self._most_bytes = most_bytes
+
+    def read(self, key: str) -> CachedReference | None:
+        """The reference of a task; None if there is none, or its file is damaged."""
+        if self._folder is None:
+            return None
+        found = CachedReference()
+        try:
+            with np.load(self._path(key), allow_pickle=False) as content:
+                positive, found.power = map(int, content[_SETTINGS])
+                for name in set(content.files) - {_SETTINGS}:
+                    kind, place = name.split()
+                    getattr(found, kind)[int(place)] = content[name]
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+            return None
+        found.positive = bool(positive)
+        return found
+
+    def write(self, key: str, found: CachedReference) -> None:
+        """Write a reference if there is room."""
+        arrays: dict[str, Any] = {_SETTINGS: np.array([found.positive, found.power])}
+        arrays |= {f"outputs {place}": array for place, array in found.outputs.items()}
+        arrays |= {f"moved {place}": array for place, array in found.moved.items()}
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(exist_ok=True)
+            held = sum(file.stat().st_size for file in self._folder.iterdir())
+            if held + sum(each.nbytes for each in arrays.values()) > self._most_bytes:
+                return
+            descriptor, beside = tempfile.mkstemp(dir=self._folder, prefix=".")
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    np.savez(stream, **arrays)
+                os.replace(beside, self._path(key))
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
+        except OSError:
+            # The disk is full, or another process of the command has ended with its folder.
+            return
+
+    def _path(self, key: str) -> Path:
+        assert self._folder is not None
+        return self._folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+# Difference of two orders of summation, in roundings of one of the root of the sum's length.
+_ORDER = 32.0
+# Exponentials and the like are polynomials, which are off by a few units of float32.
+_FUNCTION = 2.0**-16
+# Times the movement of an output when its arguments are moved by a rounding.
+_MOVED = 8.0
+# Share of elements, and least number, that may take another step if floats are rounded to steps.
+_STEP_SHARE, _STEP_LEAST = 0.005, 2
+# Elements that are compared at once: their differences stay in a core's cache.
+_PART = 2**14
+
+
+@dataclass(frozen=True)
+class TaskOutput:
+    """One output of a kernel that is known to be right.
+
+    An element may differ by ``relative`` times its magnitude, plus ``absolute``. If the output
+    ``may_step``, a few elements may differ: integers by one, floats and booleans freely.
+    """
+
+    value: np.ndarray
+    relative: float
+    absolute: float
+    may_step: bool
+
+    @staticmethod
+    def of(
+        value: np.ndarray, length: int, may_step: bool, moved: np.ndarray | None = None
+    ) -> TaskOutput:
+        """From an output of a kernel whose longest sum has ``length`` terms.
+
+        ``moved`` is the output for arguments that were moved by a rounding.
+        """
+        if value.dtype.name not in ROUNDING:
+            return TaskOutput(value, 0.0, 0.0, may_step)
+        size = _mean(np.abs(value))
+        unit = _ORDER * ROUNDING[value.dtype.name] * sqrt(length) + _FUNCTION
+        more = 0.0
+        if moved is not None and size:
+            with np.errstate(invalid="ignore", over="ignore"):
+                more = _MOVED * _mean(np.abs(moved.astype("float64") - value)) / size
+        return TaskOutput(value, unit + more, (unit + more) * size, may_step)
+
+    def fault(self, found: np.ndarray) -> str:
+        """What differs from the right values; empty if nothing does."""
+        a, b = found.reshape(-1), self.value.reshape(-1)
+        parts = [slice(begin, begin + _PART) for begin in range(0, a.size, _PART)]
+        wrong = np.concatenate([np.zeros(0, int), *(self._wrong(a, b, part) for part in parts)])
+        few = max(_STEP_LEAST, int(_STEP_SHARE * a.size))
+        if self.may_step and len(wrong) <= few and self._are_near(a[wrong], b[wrong]):
+            return ""
+        if not len(wrong):
+            return ""
+        place = np.unravel_index(int(wrong[0]), self.value.shape)
+        return (
+            f"{len(wrong)} of {a.size} elements differ; at {[int(each) for each in place]} it has "
+            f"{a[wrong[0]]:.6g}, right is {b[wrong[0]]:.6g}"
+        )
+
+    def _wrong(self, found: np.ndarray, right: np.ndarray, part: slice) -> np.ndarray:
+        """Places of elements of a part that differ by more than allowed."""
+        a, b = found[part], right[part]
+        if a.dtype.kind != "f":
+            return np.flatnonzero(a != b) + part.start
+        with np.errstate(invalid="ignore", over="ignore"):
+            is_right = np.abs(a - b) <= self.relative * np.abs(b) + self.absolute
+        if not is_right.all():
+            is_right |= (a == b) | (np.isnan(a) & np.isnan(b))
+        return np.flatnonzero(~is_right) + part.start
+
+    @staticmethod
+    def _are_near(found: np.ndarray, right: np.ndarray) -> bool:
+        if found.dtype.kind in "iu":
+            return bool(np.all(np.abs(found.astype("float64") - right) <= 1))
+        return bool(np.all(np.isfinite(found) == np.isfinite(right)))
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of the finite values; a few infinite ones hide no fault."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean(dtype="float64")) if finite.size else 0.0
+
 
 # Kernels of so many operations take a few seconds without a schedule.
 _MOST_UNSCHEDULED_FLOPS = 4e9

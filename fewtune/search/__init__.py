@@ -14,8 +14,7 @@ from fewtune.errors import InputError
 from fewtune.options import COST_MODEL_GROUP, STRATEGIES, STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import BoostedTrees, CostModel
-from fewtune.search.predictor_guide import Guide
-from fewtune.search.scorer import Proposal, Scorer
+from fewtune.search.scorer import Guide, Proposal, Scorer
 from fewtune.search.strategy import Explorer, Knowledge, remade
 
 

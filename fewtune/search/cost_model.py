@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import tvm_ffi
 
+from fewtune.predictor.pretrained import xgboost_alone
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.util.xgboost_alone import xgboost_alone
 
 if TYPE_CHECKING:
     import xgboost

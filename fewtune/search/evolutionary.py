@@ -17,8 +17,7 @@ import numpy as np
 
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import TileKey
-from fewtune.search.predictor_guide import Guide
-from fewtune.search.scorer import Proposal
+from fewtune.search.scorer import Guide, Proposal
 from fewtune.search.strategy import Explorer
 
 # Part of a batch that is chosen without the model.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import tvm_ffi
 
+from fewtune.predictor.features import DecisionFeatures
+from fewtune.predictor.predictor import Predictor
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.prior import Prior, TileKey
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import CostModel
 from fewtune.trial.trial import trace_key
@@ -83,3 +89,95 @@ class Scorer:
         extracted = iter(self.features(missing))
         features = [p.features if p.features is not None else next(extracted) for p in proposals]
         self.cost_model.learn(self._space.module, features, times_s)
+
+
+# Each further candidate of one register tile is rated lower by this, up to so many times. The
+# predictor errs about tiles, so another tile teaches more.
+_ALIKE, _MOST_ALIKE = 0.02, 4
+
+
+class Guide:
+    """Rates points by their decisions, before any schedule is made of them.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    prior : Prior
+    features : DecisionFeatures
+    predictor : Predictor
+        Shared by all tasks of a run.
+    """
+
+    trained = True
+
+    def __init__(
+        self, space: SearchSpace, prior: Prior, features: DecisionFeatures, predictor: Predictor
+    ) -> None:
+        self._prior = prior
+        self._features = features
+        self._predictor = predictor
+        self._task = tvm_ffi.structural_hash(space.module)
+
+    @staticmethod
+    def of(
+        space: SearchSpace, prior: Prior, predictor: Predictor, *, is_cold: bool
+    ) -> Guide | None:
+        """The guide of a task; None if the predictor does not know such tasks."""
+        contraction = prior.contraction
+        features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
+        if contraction is None or features is None:
+            return None
+        is_known = contraction.lanes == predictor.pretrained.lanes
+        return Guide(space, prior, features, predictor) if is_known else None
+
+    def expected(self, points: list[Point]) -> np.ndarray:
+        """Logarithms of expected speeds, (points,)."""
+        return self._predictor.expected(self._task, self._features.of(points))
+
+    def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
+        """Proposals, and their expected speeds."""
+        if not proposals:
+            return proposals, np.zeros(0)
+        return proposals, self.expected([proposal.point for proposal in proposals])
+
+    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
+        """Take in measured proposals; a failed one took infinitely long."""
+        self.learn_points([proposal.point for proposal in proposals], times_s)
+
+    def learn_points(self, points: list[Point], times_s: list[float]) -> None:
+        """Take in measured points, with their seconds."""
+        if points:
+            self._predictor.learn(self._task, self._features.of(points), times_s)
+
+    def ordered(
+        self,
+        points: Iterable[Point],
+        known: Iterable[Point] = (),
+        rated: dict[Point, float] | None = None,
+    ) -> list[Point]:
+        """Distinct points, the most promising first, with alternating register tiles.
+
+        Parameters
+        ----------
+        points : iterable of Point
+        known : iterable of Point
+            Measured before: points with their register tiles are rated lower.
+        rated : dict of float, optional
+            Expected speeds of some points; those of the others are added. They are valid until the
+            predictor learns.
+        """
+        distinct = list(dict.fromkeys(points))
+        if not distinct:
+            return []
+        rated = {} if rated is None else rated
+        unrated = [point for point in distinct if point not in rated]
+        if unrated:
+            rated.update(zip(unrated, self.expected(unrated).tolist(), strict=True))
+        speeds = np.array([rated[point] for point in distinct])
+        seen: Counter[TileKey] = Counter(self._prior.tile_of(point) for point in known)
+        held_back = np.empty(len(distinct))
+        for place in np.argsort(-speeds, kind="stable"):
+            tile = self._prior.tile_of(distinct[place])
+            held_back[place] = speeds[place] - _ALIKE * min(_MOST_ALIKE, seen[tile])
+            seen[tile] += 1
+        return [distinct[place] for place in np.argsort(-held_back, kind="stable")]

@@ -16,8 +16,7 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import BoostedTrees, CostModel
-from fewtune.search.predictor_guide import Guide
-from fewtune.search.scorer import Judge, Proposal, Scorer
+from fewtune.search.scorer import Guide, Judge, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12

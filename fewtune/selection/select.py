@@ -17,8 +17,12 @@ from fewtune.selection.worth_tuning import (
     is_worth_searching,
     kept_clusters,
 )
-from fewtune.similarity.similarity import SimilarityMatrix, similarity_matrix
-from fewtune.similarity.space_signature import DesignSpace, design_space
+from fewtune.similarity.similarity import (
+    DesignSpace,
+    SimilarityMatrix,
+    design_space,
+    similarity_matrix,
+)
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank

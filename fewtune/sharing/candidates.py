@@ -14,9 +14,8 @@ import tvm_ffi
 from fewtune.artifacts import TaskInfo
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.parallel_axis import parallel_axis_of, usual_axis
 from fewtune.schedule.space.prior import TileKey
-from fewtune.schedule.space.transfer import Donation, UnfitError, fit
+from fewtune.schedule.space.transfer import Donation, UnfitError, fit, parallel_axis_of, usual_axis
 from fewtune.search import Explorer, Proposal
 
 # A task without a donor that takes at least this part of the model's estimated time draws and

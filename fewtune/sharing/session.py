@@ -32,8 +32,8 @@ from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
 from fewtune.sharing.job import ShareJob
 from fewtune.sharing.search_round import SearchRound
+from fewtune.trial.outcome import RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
 from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.remeasure import MOST_IN_DUEL
 from fewtune.tuning.session import Session

@@ -70,7 +70,6 @@ def share_schedules(
     options: ShareOptions,
     journal_directory: Path,
     directory: Path,
-    progress_path: Path | None = None,
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
     run: Runner | None = None,
@@ -90,7 +89,6 @@ def share_schedules(
         Scratch that outlives a kill.
     directory : Path
         Gets ``share.json``, ``curve.json`` and TVM's two database files.
-    progress_path : Path, optional
     bank_directory : Path, optional
         Folder of a bank; needed if the selection takes schedules from it.
     model_directory : Path, optional
@@ -127,7 +125,6 @@ def share_schedules(
                 fingerprint,
                 _header(job, by_name, fingerprint, log, bank),
                 journal_directory,
-                progress_path,
             )
         )
     named = [*job.takers, *job.tuned]

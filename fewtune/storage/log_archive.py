@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError
-from fewtune.process.apart import at, run_apart
-from fewtune.process.job import Job
+from fewtune.process.apart import Job, at, run_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.database import ADVICE, RECORDS, read_database, write_database

@@ -13,8 +13,7 @@ from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
-from fewtune.task.analysis import KernelCost, analyse
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import KernelCost, analyse, call_counts
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
 

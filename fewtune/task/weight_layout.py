@@ -12,8 +12,8 @@ import tvm_ffi
 
 from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import build, relax, tvm
-from fewtune.task.calls import call_counts, kernel_calls
-from fewtune.tvm_compat.constants import is_constant
+from fewtune.task.analysis import call_counts, kernel_calls
+from fewtune.tvm_compat.values import is_constant
 
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2

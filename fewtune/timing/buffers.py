@@ -15,7 +15,7 @@ import numpy as np
 
 from fewtune.runtime.tvm import fill_repeating, tvm
 from fewtune.timing.cache_state import buffer_bytes
-from fewtune.tvm_compat.tensors import view_of
+from fewtune.tvm_compat.values import view_of
 
 # So many numbers are drawn; repeated, they fill a buffer.
 _FILLED_AT_ONCE = 2**16

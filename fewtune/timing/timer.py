@@ -2,7 +2,7 @@
 
 On a CPU, the caches are put into the state that a model leaves them in before each call
 (`fewtune.timing.cache_state`). The measuring thread keeps off the cores of TVM's thread pool
-(`fewtune.machine.affinity`).
+(`fewtune.machine.host`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fewtune.machine.affinity import apart_from_the_pool
-from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
+from fewtune.machine.host import apart_from_the_pool, last_level_cache_bytes, own_caches_bytes
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import tvm
 from fewtune.timing.buffers import Buffers, Specs, filler
-from fewtune.timing.cache_fill import rewriter, sliced
-from fewtune.timing.cache_flush import flusher
-from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
+from fewtune.timing.cache_state import (
+    CacheState,
+    flusher,
+    rewriter,
+    sliced,
+    to_be_evicted,
+    to_be_flushed,
+    to_be_rewritten,
+)
 from fewtune.util.switches import is_on
 
 # Single calls of one sample, if the caches are prepared before each.
@@ -32,7 +37,7 @@ class Race(NamedTuple):
 
     A candidate is run once. The short measurement follows only if it can still win, and the full
     one only if it can win after the short one. Times are seconds. With ``cold_weights`` every call
-    finds its weights in memory (`fewtune.timing.cold_weights`).
+    finds its weights in memory (`fewtune.timing.cache_state`).
     """
 
     best_s: float | None

@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import JournalError
 from fewtune.measure.device import device_of
-from fewtune.process.apart import Child, CrashedError
-from fewtune.process.job import Job, JobFailedError
+from fewtune.process.apart import Child, CrashedError, Job, JobFailedError
 from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
@@ -54,11 +53,10 @@ class MeasuringJob(Job):
     fingerprint: Fingerprint
     header: dict[str, Any]
     journal: Path = Path()
-    progress: Path | None = None
 
     def run(self) -> None:
         """Hold the session in this process, with its journal in a file."""
-        progress = Progress(self.progress)
+        progress = Progress()
         try:
             self.hold(Journal(self.journal, self.header), progress)
         finally:
@@ -91,7 +89,6 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         fingerprint=work.fingerprint,
         journal=path,
         header=work.header,
-        progress=work.progress_path,
     )
     # Forked, workers are ready in a fraction of the time that loading TVM takes.
     with warm_process(["fewtune.workers.worker"], is_for_cpu=device_of(work.fingerprint).is_cpu):

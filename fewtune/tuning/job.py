@@ -57,8 +57,6 @@ class Work:
         What the journal's trials depend on; the journal is named after it.
     journal_directory : Path
         Scratch that outlives a kill.
-    progress_path : Path, optional
-        File that holds where the work stands.
     """
 
     job: SessionJob
@@ -66,7 +64,6 @@ class Work:
     fingerprint: Fingerprint
     header: dict[str, Any]
     journal_directory: Path
-    progress_path: Path | None = None
 
     @property
     def place(self) -> str:
@@ -90,7 +87,7 @@ class TuneJob:
     seeds : dict of list of Trial
         Trials of older logs, by task: measured again before anything else.
     cold_weights : bool
-        Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
+        Whether measured calls find their weights in memory (`fewtune.timing.cache_state`).
     stands_for : dict of float, optional
         Share of the model's time that a task's schedules serve, over its own share.
     covered : float

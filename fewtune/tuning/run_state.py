@@ -6,7 +6,7 @@ from typing import Any
 
 from fewtune.artifacts import CurvePoint, StoppedBy
 from fewtune.errors import JournalError
-from fewtune.progress.snapshot import Snapshot
+from fewtune.progress.progress import Snapshot
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fewtune.machine.steal_time import stolen_s
+from fewtune.machine.host import stolen_s
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for

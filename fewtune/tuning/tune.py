@@ -15,8 +15,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info, read_seeds
 from fewtune.task.extract import Task
-from fewtune.timing.cache_state import MEASURING
-from fewtune.timing.cold_weights import weights_outgrow_cache
+from fewtune.timing.cache_state import MEASURING, weights_outgrow_cache
 from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import Runner, TuneJob, Work, Workplace
 from fewtune.tuning.run_state import RunState
@@ -69,7 +68,6 @@ def run_session(
     job: TuneJob,
     fingerprint: Fingerprint,
     journal_directory: Path,
-    progress_path: Path | None = None,
     run: Runner | None = None,
 ) -> RunState:
     """Tune tasks in a child process; resume from the journal if there is one.
@@ -82,8 +80,6 @@ def run_session(
     fingerprint : Fingerprint
     journal_directory : Path
         Scratch that outlives a kill.
-    progress_path : Path, optional
-        File that holds where the run stands.
     run : callable, optional
         What carries the work out; `supervise` unless given.
 
@@ -106,9 +102,7 @@ def run_session(
         if job.seeds:
             text = json.dumps(job.seeds_as_json(), sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        work = Work(
-            TuneWork(**vars(job)), tasks, fingerprint, header, journal_directory, progress_path
-        )
+        work = Work(TuneWork(**vars(job)), tasks, fingerprint, header, journal_directory)
         events = (run or supervise)(work)
     state = RunState(tasks, job.tuned)
     state.replay(events)
@@ -122,7 +116,6 @@ def tune(
     options: TuneOptions,
     journal_directory: Path,
     directory: Path,
-    progress_path: Path | None = None,
     run: Runner | None = None,
 ) -> TuneReport:
     """Tune the representatives of a selection and write the tuning log into ``directory``.
@@ -138,8 +131,6 @@ def tune(
         Scratch that outlives a kill.
     directory : Path
         Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
-    progress_path : Path, optional
-        File that holds where the run stands.
     run : callable, optional
         As of `run_session`.
 
@@ -165,7 +156,7 @@ def tune(
         stands_for(kept, tasks, selection),
         covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
     )
-    state = run_session(kept, job, fingerprint, journal_directory, progress_path, run)
+    state = run_session(kept, job, fingerprint, journal_directory, run)
     log_info(fingerprint).write(directory)
     write_database(
         directory,

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fewtune.errors import MachineError, disk_line
 from fewtune.process.child_python import child_python, ending
-from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
+from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
 from fewtune.util.files import full_disk
 
 Given = ParamSpec("Given")

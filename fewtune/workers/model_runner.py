@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from fewtune.artifacts import CallSite, Skeleton
-from fewtune.machine.affinity import apart_from_the_pool
+from fewtune.machine.host import apart_from_the_pool
 from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import ContenderSamples, charged, followers
-from fewtune.tvm_compat.functions import set_function
-from fewtune.tvm_compat.tensors import view_of
+from fewtune.tvm_compat.values import set_function, view_of
 from fewtune.verify.session import random_inputs
-from fewtune.workers.kernel_library import Contender
+from fewtune.workers.kernel_build import Contender
 
 _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.

@@ -25,7 +25,7 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
-from fewtune.timing.cache_fill import parallel_axis
+from fewtune.timing.cache_state import parallel_axis
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
@@ -125,14 +125,14 @@ class Worker:
         return self.timer.duel(candidates, specs, rounds, round_s, cold_weights)
 
     def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
-        """Compile kernels into a library; see `fewtune.workers.kernel_library.link`."""
-        from fewtune.workers.kernel_library import link
+        """Compile kernels into a library; see `fewtune.workers.kernel_build.link`."""
+        from fewtune.workers.kernel_build import link
 
         return link(Path(path), candidates, self._target)
 
     def export(self, paths: dict[int, str]) -> dict[str, list[tuple[int, ...]]]:
         """Write built candidates as libraries; return by path the shapes of each one's buffers."""
-        from fewtune.workers.kernel_library import export
+        from fewtune.workers.kernel_build import export
 
         for number, path in paths.items():
             export(self._built[number].code, Path(path))

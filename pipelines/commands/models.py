@@ -11,12 +11,10 @@ from typing import Any
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.registration import name_of
-from fewtune.model_check.estimate import PastTunings
 from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport
-from fewtune.process.apart import run_apart
+from fewtune.model_check.report import CheckReport, PastTunings
+from fewtune.process.apart import Job, run_apart
 from fewtune.process.contexts import without_gc
-from fewtune.process.job import Job
 from pipelines.checkout.project import find_root, turn
 from pipelines.commands.given import Given
 from pipelines.commands.show import say, shown, tell

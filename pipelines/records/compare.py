@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
-from fewtune.report.conditions import target_name
+from fewtune.report.tables import target_name
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
 from pipelines.records.tracking import Store

@@ -15,7 +15,7 @@ from pathlib import Path
 from fewtune.artifacts import Curve, ImportReport
 from fewtune.errors import InputError
 from fewtune.report import kernel_tables, tables
-from fewtune.report.conditions import target_name
+from fewtune.report.tables import target_name
 from pipelines.checkout.results import comparison_of, read_result, read_results
 from pipelines.dvc_repo.dag import Result
 from pipelines.dvc_repo.dvc_lock import DvcLock, flatten

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
-from fewtune.report.conditions import target_name
+from fewtune.report.tables import target_name
 from pipelines.dvc_repo.dag import Result
 from pipelines.records.conditions import is_same_model
 from pipelines.records.noise import Latency, changed

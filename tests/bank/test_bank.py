@@ -20,8 +20,7 @@ from fewtune.schedule.space.transfer import Donation, move
 from fewtune.search.cost_model import BoostedTrees, CostModelOptions, TreeScores
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.similarity.similarity import similarity_rate
-from fewtune.similarity.space_signature import design_space
+from fewtune.similarity.similarity import design_space, similarity_rate
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
 from pipelines.cli import main

@@ -3,7 +3,7 @@
 import pytest
 
 from fewtune.artifacts import ImportReport
-from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs, kernels_in_turns
+from fewtune.benchmark.kernels import KernelSamples, kernel_pairs, kernels_in_turns
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.verify.session import random_inputs

@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from fewtune.artifacts import CompileReport
-from fewtune.benchmark import openvino_peer
+from fewtune.benchmark import peers
 from fewtune.benchmark import variants as variants_module
-from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
@@ -160,7 +160,7 @@ def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(monkeypatch):
 
 def test_openvino_is_no_dependency(monkeypatch):
     def missing(_: str) -> str:
-        raise openvino_peer.PackageNotFoundError
+        raise peers.PackageNotFoundError
 
-    monkeypatch.setattr(openvino_peer, "version", missing)
+    monkeypatch.setattr(peers, "version", missing)
     assert openvino_version() is None

@@ -19,7 +19,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import write_database
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny

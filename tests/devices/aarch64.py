@@ -18,8 +18,7 @@ from onnx import ModelProto, numpy_helper
 from benchmarks.fleet import note
 from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.result import ResultFolders
+from fewtune.benchmark.result import BenchmarkOptions, ResultFolders
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
@@ -33,7 +32,7 @@ from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.sharing.share import share_schedules
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks, write_modules
 from fewtune.tuning.tune import tune
 from fewtune.verify.session import run_onnxruntime

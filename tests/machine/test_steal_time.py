@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fewtune.machine import steal_time
+from fewtune.machine import host
 from fewtune.report.tables import comparisons_markdown, stolen_lines
 from fewtune.tuning.run_state import RunState
 from tests.made import results as made
@@ -27,24 +27,24 @@ def test_it_is_the_mean_of_the_usable_cores(stat):
         "cpu2 1 2 3 4 5 6 7 600 0 0\n"
         "intr 1 2 3 4 5 6 7 8 9\n"
     )
-    assert steal_time.stolen_s(stat) == 4.0
+    assert host.stolen_s(stat) == 4.0
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3 4\n", "cpu1 1 2 3 4 5 6 7 8 0 0\n"])
 def test_a_system_that_does_not_tell_keeps_nothing(stat, text):
     if text is not None:
         stat.write_text(text)
-    assert steal_time.stolen_s(stat) == 0.0
+    assert host.stolen_s(stat) == 0.0
 
 
 def test_its_part_of_the_time(stat, monkeypatch):
     stat.write_text("cpu0 1 2 3 4 5 6 7 100 0 0\n")
     clock_s = iter([50.0, 58.0])
-    monkeypatch.setattr(steal_time.time, "perf_counter", lambda: next(clock_s))
-    kept = steal_time.Stolen(stat)
+    monkeypatch.setattr(host.time, "perf_counter", lambda: next(clock_s))
+    kept = host.Stolen(stat)
     stat.write_text("cpu0 1 2 3 4 5 6 7 200 0 0\n")
     assert kept.pct() == 12.5
-    assert steal_time.stolen_pct(1.0, 0.0) == 0.0
+    assert host.stolen_pct(1.0, 0.0) == 0.0
 
 
 def test_a_resumed_run_goes_on_from_what_its_journal_tells():

@@ -3,7 +3,7 @@
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.bank.report import BankEntry, BankReport
-from fewtune.similarity.space_signature import (
+from fewtune.similarity.similarity import (
     CategoricalSampling,
     DesignSpace,
     SpaceTrace,

@@ -10,7 +10,7 @@ from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

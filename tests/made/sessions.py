@@ -14,9 +14,8 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.trial.outcome import Outcome
+from fewtune.trial.outcome import Built, Outcome
 from fewtune.trial.phases import Phases
-from fewtune.trial.worker_reply import Built
 from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.session import Session
 from tests import tuned_tiny

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fewtune.measure.batch import Batch
-from fewtune.trial.outcome import Outcome
-from fewtune.trial.worker_reply import Built
-from fewtune.workers.build_cache import Kept
+from fewtune.measure.measurer import Batch
+from fewtune.trial.outcome import Built, Outcome
+from fewtune.workers.pool import Kept
 
 
 def test_a_candidate_is_held_to_the_fastest_of_its_race() -> None:

@@ -10,7 +10,7 @@ from fewtune.artifacts import ImportReport, Skeleton
 from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import build, relax, tvm
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.task.extract import kernels
 from fewtune.verify.session import random_inputs
 from tests import tuned_tiny

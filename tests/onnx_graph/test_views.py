@@ -10,7 +10,7 @@ from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.views import move_views
 from fewtune.runtime.tvm import tvm
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
 from tests.made.outputs import relative_error

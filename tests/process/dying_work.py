@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import VerificationError
-from fewtune.process.apart import at
-from fewtune.process.job import Job
+from fewtune.process.apart import Job, at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from tests.waiting import until
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from fewtune.artifacts import Conditions, Metrics
-from fewtune.report.conditions import conditions_lines, target_name
 from fewtune.report.kernel_tables import (
     benchmark_markdown,
     comparison_markdown,
@@ -16,9 +15,11 @@ from fewtune.report.tables import (
     Result,
     belongs,
     comparison_table,
+    conditions_lines,
     distinct_comparisons,
     results_markdown,
     results_table,
+    target_name,
 )
 from fewtune.util.table import number
 from tests.made import results as made

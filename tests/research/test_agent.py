@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fewtune.research.agent import Agent
+from fewtune.research.chameleon import Agent
 from fewtune.research.network import Dense
 
 _END = 9

@@ -8,9 +8,7 @@ from pydantic import ValidationError
 from scipy.stats import spearmanr
 
 from fewtune.options import TuneOptions
-from fewtune.research.gcn import GraphModel
-from fewtune.research.graph_network import Graph, GraphNetwork
-from fewtune.research.program_graph import KINDS, WIDTH, program_graph
+from fewtune.research.gcn import KINDS, WIDTH, Graph, GraphModel, GraphNetwork, program_graph
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
 from tests import recorded
 from tests.made import predictors as made_predictors
@@ -68,19 +66,6 @@ def test_it_ranks_held_out_schedules_and_equal_seeds_score_alike():
     scores, held_s = taught(1)
     assert spearmanr(-scores, held_s)[0] > 0.2
     np.testing.assert_array_equal(scores, taught(1)[0])
-
-
-def test_what_other_tasks_taught_counts_before_the_first_trial():
-    points = made_predictors.some_points(32)
-    proposals, times_s = remade(
-        recorded.space(), points, [recorded.times_s()[point] for point in points]
-    )
-    model = GraphModel()
-    assert not model.trained
-    graphs = Scorer(recorded.space(), model).features([p.schedule for p in proposals])
-    model.pretrain({"other": (graphs, times_s)}, steps=150)
-    assert model.trained
-    assert spearmanr(-model.score(graphs), times_s)[0] > 0.3
 
 
 def test_a_search_goes_by_it():

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule_check.buffers import Buffers
+from fewtune.schedule_check.task_reference import Buffers
 
 
 def test_a_tensor_and_its_array_are_the_same_memory():

@@ -10,7 +10,7 @@ from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
+from fewtune.schedule_check.task_reference import CachedReference, ReferenceCache
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from tests import tuned_tiny
 

@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.process.temporary import SESSION_PREFIX
 from fewtune.schedule_check import task_reference
-from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
+from fewtune.schedule_check.task_reference import CachedReference, ReferenceCache
 from tests.schedule_check.test_check import altered, checked, convolution
 
 FOUND = CachedReference(

@@ -6,7 +6,7 @@ from typing import Any
 from fewtune.runtime.tvm import te, tvm
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.similarity import space_signature
+from fewtune.similarity import similarity
 from tests.made.banks import task_info
 from tests.made.kernels import TARGET
 from tests.made.products import product_with_permuted_bias
@@ -23,7 +23,7 @@ def product(width: int) -> tvm.IRModule:
 
 def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
     modules = {"odd": product(16), "plain": product(32)}
-    generated = space_signature.generated
+    generated = similarity.generated
 
     def raising(module: tvm.IRModule, *given: Any) -> Any:
         # TVM raises for no module that the tests have.
@@ -31,7 +31,7 @@ def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
             raise RuntimeError("a stack of TVM's\nthere is no such loop")
         return generated(module, *given)
 
-    monkeypatch.setattr(space_signature, "generated", raising)
+    monkeypatch.setattr(similarity, "generated", raising)
     tasks = [
         SimpleNamespace(info=task_info(name, workload=name, operator="dense", share=0.5), mod=mod)
         for name, mod in modules.items()
@@ -48,6 +48,6 @@ def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
 
 
 def test_a_product_with_a_permuted_bias_has_a_design_space():
-    found = space_signature.design_space(product_with_permuted_bias(), TARGET)
+    found = similarity.design_space(product_with_permuted_bias(), TARGET)
     assert found.fault == ""
     assert found.traces

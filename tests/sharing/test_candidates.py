@@ -11,9 +11,8 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.predictor import Predictor
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.parallel_axis import parallel_axis_of
 from fewtune.schedule.space.search_space import Made, SearchSpace
-from fewtune.schedule.space.transfer import Donation
+from fewtune.schedule.space.transfer import Donation, parallel_axis_of
 from fewtune.search import Explorer, Knowledge, make_strategy
 from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.task.extract import task_module

@@ -7,12 +7,6 @@ import pytest
 
 from fewtune.runtime.tvm import tvm
 from fewtune.similarity.similarity import (
-    sampling_overlap,
-    similarity_matrix,
-    similarity_rate,
-    trace_overlap,
-)
-from fewtune.similarity.space_signature import (
     CategoricalSampling,
     DesignSpace,
     LocationSampling,
@@ -20,6 +14,10 @@ from fewtune.similarity.space_signature import (
     TileSampling,
     design_space,
     divisors,
+    sampling_overlap,
+    similarity_matrix,
+    similarity_rate,
+    trace_overlap,
 )
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

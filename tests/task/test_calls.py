@@ -3,7 +3,7 @@
 import pytest
 
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.task.calls import calls_fit
+from fewtune.task.analysis import calls_fit
 
 
 def _module(takes: list[int], dtype: str) -> tvm.IRModule:

@@ -15,7 +15,7 @@ from fewtune.schedule.defaults.default import apply_default_schedules, default_s
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout
-from fewtune.task.calls import call_counts, kernel_calls
+from fewtune.task.analysis import call_counts, kernel_calls
 from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
 from tests.made.outputs import relative_error

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.machine import cache_sizes
+from fewtune.machine import host
 from fewtune.measure.measurer import module_specs
 from fewtune.model.passes import winograd
 from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_fill import parallel_axis, rewriter, sliced
+from fewtune.timing.cache_state import parallel_axis, rewriter, sliced
 from tests import tuned_tiny
 
 
@@ -22,11 +22,11 @@ def test_the_largest_cache_and_the_one_before_it_count(tmp_path: Path) -> None:
     for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-    assert cache_sizes.last_level_cache_bytes(tmp_path) == 32 * 2**20
-    assert cache_sizes.own_cache_bytes(tmp_path) == 2**20
-    assert cache_sizes.own_cache_bytes(tmp_path / "index0") is None
-    assert cache_sizes.last_level_cache_bytes(tmp_path / "absent") is None
-    assert cache_sizes.own_cache_bytes(tmp_path / "absent") is None
+    assert host.last_level_cache_bytes(tmp_path) == 32 * 2**20
+    assert host.own_cache_bytes(tmp_path) == 2**20
+    assert host.own_cache_bytes(tmp_path / "index0") is None
+    assert host.last_level_cache_bytes(tmp_path / "absent") is None
+    assert host.own_cache_bytes(tmp_path / "absent") is None
 
 
 def _ones(elements: int, dtype: str = "float32") -> Any:

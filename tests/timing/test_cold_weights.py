@@ -5,7 +5,7 @@ import math
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.task.weight_layout import free_places
-from fewtune.timing import cold_weights as cold
+from fewtune.timing import cache_state as cold
 from tests import tuned_tiny
 
 

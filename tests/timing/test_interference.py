@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fewtune.finals.finalists import FinalistRules, contenders_in_model, contenders_of
-from fewtune.schedule.space import parallel_axis
-from fewtune.schedule.space.parallel_axis import usual_axis
+from fewtune.schedule.space.transfer import parallel_axis, usual_axis
 from fewtune.timing import interference
 from fewtune.trial.trial import Trial
 from tests.made.tasks import made_task
@@ -84,7 +83,7 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender():
     ],
 )
 def test_the_axis_that_threads_part_first(given, axis):
-    assert parallel_axis.parallel_axis(json.dumps(given)) == axis
+    assert parallel_axis(json.dumps(given)) == axis
 
 
 # The times below are a thousand times those of real kernels.

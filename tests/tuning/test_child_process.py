@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fewtune.process.job import JobFailedError
+from fewtune.process.apart import JobFailedError
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
 from fewtune.tuning.job import Work, Workplace

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.schedule.space.parallel_axis import parallel_axis
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import parallel_axis
 from fewtune.search import Proposal
+from fewtune.trial.outcome import Built, Failure
 from fewtune.trial.trial import Trial
-from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.batch import TaskBatch, measure_together
 from fewtune.tuning.remeasure import Duel, measure_duels
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers.build_cache import MOST_KEPT, Kept
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import MOST_KEPT, Kept, WorkerPool
 from tests import tuned_tiny
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.runtime.tvm import tvm
-from fewtune.tvm_compat.functions import set_function
+from fewtune.tvm_compat.values import set_function
 
 
 def test_the_last_function_of_a_name_is_called() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.runtime.tvm import flat, tvm
-from fewtune.tvm_compat.tensors import view_of
+from fewtune.tvm_compat.values import view_of
 
 
 def test_a_view_shares_memory() -> None:

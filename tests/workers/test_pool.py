@@ -17,7 +17,7 @@ from fewtune.measure.measurer import Measurer, Specs, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing.timer import Race
-from fewtune.trial.worker_reply import Built, Failure
+from fewtune.trial.outcome import Built, Failure
 from fewtune.workers import pool as pool_module
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool

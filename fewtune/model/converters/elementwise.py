@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.constants import array_of, is_constant, known_array
+from fewtune.tvm_compat.values import array_of, is_constant, known_array
 
 # By ONNX's number of a type, or its name for a CastLike.
 _INTEGERS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}

@@ -22,7 +22,7 @@ import numpy as np
 from fewtune.errors import InputError
 from fewtune.model.passes.relax_calls import INJECTIVE, text_attribute
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.tvm_compat.constants import array_of, is_constant
+from fewtune.tvm_compat.values import array_of, is_constant
 
 OPERATOR = "relax.image.resize2d"
 _HALF = np.float32(0.5)

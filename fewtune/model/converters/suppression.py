@@ -11,7 +11,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 
 from fewtune.model.passes.relax_calls import FLOAT, extents_of
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.constants import array_of
+from fewtune.tvm_compat.values import array_of
 
 
 def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: int) -> relax.Expr:

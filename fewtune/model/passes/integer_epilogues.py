@@ -23,7 +23,7 @@ from fewtune.model.passes.relax_calls import (
     rewritten,
 )
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.tvm_compat.constants import array_of, is_constant, known_array
+from fewtune.tvm_compat.values import array_of, is_constant, known_array
 
 _ADD, _MULTIPLY, _MEAN, _CAST = "relax.add", "relax.multiply", "relax.mean", "relax.astype"
 _BINARY = frozenset({_ADD, _MULTIPLY, "relax.subtract"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.constants import is_constant
+from fewtune.tvm_compat.values import is_constant
 
 FLOAT = "float32"
 # TVM's kinds of operators (``OpPatternKind``), by which ``FuseOps`` decides what is fused. A kernel

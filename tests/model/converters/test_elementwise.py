@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny

@@ -8,7 +8,7 @@ import pytest
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from tests.model.passes.test_winograd import BOUND, convolution_model
 from tests.model.test_import_model import imported
 

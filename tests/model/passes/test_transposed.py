@@ -16,7 +16,7 @@ from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.tvm import tvm
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.model.passes.test_winograd import BOUND, error_of, scheduled

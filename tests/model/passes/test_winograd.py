@@ -11,14 +11,17 @@ from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
-from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
-from fewtune.schedule.defaults.winograd import schedule_winograd
+from fewtune.schedule.defaults.default import (
+    apply_default_schedules,
+    default_schedule,
+    schedule_winograd,
+)
 from fewtune.schedule.tiling import padded_rows
-from fewtune.task.calls import call_counts
+from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny

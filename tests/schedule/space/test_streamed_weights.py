@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from fewtune.model.passes.winograd import multiplied
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.space.decision_rates import reduction_tile, shared_speed, tile_speed
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.weight_layout import FREE
-from fewtune.timing.cache_flush import flush_kernel, flusher
+from fewtune.timing.cache_state import flush_kernel, flusher
 from tests import tuned_tiny
 
 # Axes of the products, after the places of the transforms' tile.

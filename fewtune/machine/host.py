@@ -1,0 +1,128 @@
+"""The host of measurements: cores that a thread may use, caches, time that others take."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def cores_off_the_pool() -> set[int]:
+    """The usable cores to which no thread of TVM's pool is bound; all usable ones if none is left.
+
+    The pool exists once a kernel has run on it.
+    """
+    allowed = os.sched_getaffinity(0)
+    bound: set[int] = set()
+    for thread in os.scandir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            cores = os.sched_getaffinity(int(thread.name))
+            bound |= cores if len(cores) == 1 else set()
+    return allowed - bound or allowed
+
+
+@contextlib.contextmanager
+def apart_from_the_pool() -> Iterator[None]:
+    """Keep this thread off the cores that TVM's pool is bound to, while it measures.
+
+    TVM binds each thread of its pool to a core. The caller also computes, but is not bound. If it
+    shares a core with a thread of the pool, a kernel takes twice its time, and the scheduler may
+    leave it so for a whole measurement.
+    """
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores_off_the_pool())
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def on_cores(cores: set[int], run: Callable[[], object]) -> object:
+    """Run something with this thread on some cores; it stays there."""
+    os.sched_setaffinity(0, cores)
+    return run()
+
+
+# Where Linux describes the caches of a core; the other functions' default.
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def last_level_cache_bytes(caches: Path = CACHES) -> int | None:
+    """Size of the largest cache of a core; None where the system does not report it."""
+    return max(_cache_sizes(caches), default=None)
+
+
+def own_cache_bytes(caches: Path = CACHES) -> int | None:
+    """Size of the last cache that a core has for itself; None where none is reported."""
+    sizes = sorted(_cache_sizes(caches))
+    return sizes[-2] if len(sizes) > 1 else None
+
+
+def own_caches_bytes(threads: int) -> int | None:
+    """Size of the caches of so many cores together, without the last-level cache."""
+    own_bytes = own_cache_bytes()
+    return None if own_bytes is None else threads * own_bytes
+
+
+def _cache_sizes(caches: Path) -> list[int]:
+    """Bytes of the caches of a core."""
+    sizes = []
+    for file in caches.glob("index*/size"):
+        text = file.read_text().strip()
+        number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+        if number.isdigit():
+            sizes.append(int(number) * _UNITS.get(unit, 1))
+    return sizes
+
+
+STAT = Path("/proc/stat")
+# The eighth figure of a core's line, after the label.
+_STEAL = 8
+
+
+def stolen_s(stat: Path = STAT) -> float:
+    """Seconds since the machine's start that the host kept from a core: the usable cores' mean.
+
+    Parameters
+    ----------
+    stat : Path
+        Where Linux reports it; if there is no such file, the answer is 0.
+    """
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return 0.0
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = [
+        int(figures[_STEAL])
+        for figures in map(str.split, lines)
+        if len(figures) > _STEAL and figures[0] in usable
+    ]
+    return sum(ticks) / len(ticks) / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+
+
+class Stolen:
+    """Measures the time that the host keeps from now on.
+
+    Parameters
+    ----------
+    stat : Path
+        As for `stolen_s`.
+    """
+
+    def __init__(self, stat: Path = STAT) -> None:
+        self._stat = stat
+        self._began_s, self._stolen_s = time.perf_counter(), stolen_s(stat)
+
+    def pct(self) -> float:
+        """Per cent of the cores' time until now."""
+        passed_s = time.perf_counter() - self._began_s
+        return stolen_pct(stolen_s(self._stat) - self._stolen_s, passed_s)
+
+
+def stolen_pct(kept_s: float, passed_s: float) -> float:
+    """Per cent of the time that passed, with one digit after the point."""
+    return round(100 * kept_s / passed_s, 1) if passed_s > 0 else 0.0
