@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint
 from fewtune.model.import_apart import import_apart
+from fewtune.model.import_options import ImportOptions
 from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
@@ -12,7 +13,7 @@ from stages.paths import Places
 
 def run(model: str) -> None:
     """Import a registered model and refuse it if its outputs differ from onnxruntime's."""
-    options = load_section("import_model")
+    options = ImportOptions.of(load_section("import_model"), load_section("compile").most_growth)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     with whole_directory(places.imported(model)) as directory:

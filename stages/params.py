@@ -24,7 +24,7 @@ from stages.paths import Places
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {
     "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
-    "import_model": "fewtune.model.import_options:ImportOptions",
+    "import_model": "fewtune.model.import_options:ImportSection",
     "extract_tasks": "fewtune.options:ExtractOptions",
     "build_bank": "fewtune.bank.options:BankOptions",
     "select_tasks": "fewtune.selection.options:SelectOptions",

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fewtune.model.import_options import MOST_GROWTH
+
 
 class CompileOptions(BaseModel):
     """How a model is compiled and verified."""
@@ -19,4 +21,11 @@ class CompileOptions(BaseModel):
     )
     allowance: float = Field(
         default=1.0, gt=0, description="multiplies what rounding may move each output element"
+    )
+    most_growth: float = Field(
+        default=MOST_GROWTH,
+        ge=1,
+        description="bytes of weights in the library for each byte of the ONNX model's; the import "
+        "leaves out Winograd's transforms, whose weights are larger, where they gain least for "
+        "their bytes",
     )

@@ -19,6 +19,7 @@ from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
 from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_checked
+from fewtune.model.passes.winograd import Winograd
 from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
@@ -258,16 +259,31 @@ def _report(
         nodes_simplified=len(made.simplified.graph.node),
         layout=made.layout,
         layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
+        weight_bytes=made.weight_bytes,
         winograd=len(made.winograd.chosen),
+        winograd_bytes=made.winograd.added_bytes,
         padded=len(made.padding.chosen),
         saved_flops=made.winograd.saved_flops - made.padding.added_flops,
-        left_out=[f"{step}: {reason}" for step, reason in made.left_out.items()],
+        left_out=[
+            *(f"{step}: {reason}" for step, reason in made.left_out.items()),
+            *_reduced(made.winograd, options.most_growth),
+        ],
         transposes=sum(count for kernel, count in counts.items() if is_transpose(kernel)),
         allowances=made.found.allowances,
         max_error=made.found.max_error,
         max_relative_error=made.found.max_relative_error,
         notes=notes,
     )
+
+
+def _reduced(winograd: Winograd, most_growth: float) -> list[str]:
+    """A line if convolutions are computed with smaller tiles, or directly, for their weights."""
+    if not winograd.reduced:
+        return []
+    return [
+        f"the fastest transform of {winograd.reduced} convolutions: with it the library would hold "
+        f"more than {most_growth:g} times the weights of the ONNX model (compile.most_growth)"
+    ]
 
 
 def _refuse_unstorable(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> None:

@@ -7,8 +7,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class ImportOptions(BaseModel):
-    """How a model is imported."""
+# Bytes of weights that a library may hold for each byte of the ONNX model's.
+MOST_GROWTH = 2.0
+
+
+class ImportSection(BaseModel):
+    """The section ``import_model`` of ``params.yaml``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,3 +33,14 @@ class ImportOptions(BaseModel):
         "products to whole register tiles, where that is expected to gain; never: extents as given",
     )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
+
+
+class ImportOptions(ImportSection):
+    """How a model is imported: its section, and a bound that users know as `compile`'s."""
+
+    most_growth: float = MOST_GROWTH
+
+    @classmethod
+    def of(cls, section: ImportSection, most_growth: float) -> ImportOptions:
+        """The options of a section."""
+        return cls(**section.model_dump(), most_growth=most_growth)

@@ -114,6 +114,11 @@ def lower(
         assert traits is not None
         return integer_epilogues(integer_kernels(given, target, traits))
 
+    def planned(given: tvm.IRModule) -> tvm.IRModule:
+        if winograd is not None and traits is not None:
+            winograd.plan(given, traits)
+        return given
+
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
@@ -126,6 +131,7 @@ def lower(
         relax.transform.FoldConstant(),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
+        *_step(steps, WINOGRAD, module_pass(planned)),
         relax.transform.LegalizeOps(_legalizers(steps, traits, winograd, padding)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

@@ -17,7 +17,7 @@ from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
-from fewtune.onnx_graph.graph import onnx_operators
+from fewtune.onnx_graph.graph import all_tensors, onnx_operators, tensor_bytes
 from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
@@ -32,6 +32,8 @@ from fewtune.util.switches import VARIABLE, switched_off
 Found = TypeVar("Found")
 
 _DEFAULT_SCHEDULES = "default_schedules"
+# Of what a library may grow by; code takes the rest: 0.3 MB of SqueezeNet's 7.8.
+_FOR_WEIGHTS = 0.9
 # All optional steps of an import; a step comes before those that depend on it.
 STEPS = (*prepare.REWRITES, *LOWERINGS, _DEFAULT_SCHEDULES)
 
@@ -52,6 +54,8 @@ class Lowered(Generic[Found]):
     layout : {"NHWC", "NCHW"}
     winograd, padding
         What was computed by transforms, and what was padded.
+    weight_bytes : int
+        Of the model as given.
     left_out : dict of str
         Optional steps that failed on this model, or are not used, with the reason.
     """
@@ -63,6 +67,7 @@ class Lowered(Generic[Found]):
     layout: Layout
     winograd: Winograd
     padding: Padding
+    weight_bytes: int
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -101,7 +106,7 @@ def lower_checked(
         If plain TVM's outputs are wrong.
     """
     known = dict(left_out or {})
-    attempt = _Attempt(bound, target, check, presimplified)
+    attempt = _Attempt(bound, target, check, presimplified, options.most_growth)
     try:
         if has_own_device(target) and has_float16(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
@@ -130,6 +135,7 @@ class _Attempt(Generic[Found]):
     target: tvm.target.Target
     check: Callable[[CompiledModel], Found]
     presimplified: onnx.ModelProto | None
+    most_growth: float
     schedules: dict[int, tvm.tirx.PrimFunc | None] = field(default_factory=dict)
 
     def __call__(self, steps: OptionalSteps) -> Lowered[Found]:
@@ -138,7 +144,9 @@ class _Attempt(Generic[Found]):
         if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
             simplified = prepare.with_layers(self.bound, steps)
         layout: Layout = "NHWC" if steps.uses(NHWC) else "NCHW"
-        winograd, padding = Winograd(), Padding()
+        weight_bytes = sum(map(tensor_bytes, all_tensors(self.bound)))
+        winograd = Winograd(most_bytes=_FOR_WEIGHTS * (self.most_growth - 1) * weight_bytes)
+        padding = Padding()
         lowered = lower(simplified, self.target, layout, winograd, padding, steps)
         here, scheduled = checking_target(self.target), lowered
         if steps.uses(_DEFAULT_SCHEDULES):
@@ -154,7 +162,9 @@ class _Attempt(Generic[Found]):
         executable = build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
         at("the compiled kernels were running")
         found = self.check(CompiledModel(executable, here))
-        return Lowered(lowered, executable, found, simplified, layout, winograd, padding)
+        return Lowered(
+            lowered, executable, found, simplified, layout, winograd, padding, weight_bytes
+        )
 
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:

@@ -40,7 +40,7 @@ from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
-from fewtune.model.import_options import ImportOptions
+from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.oneshot.write import empty_report
 from fewtune.options import PREDICT, ShareOptions, TuneOptions
@@ -60,7 +60,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 MODES = ("measure", PREDICT)
 _SECTIONS: dict[str, type[BaseModel]] = {
-    "import_model": ImportOptions,
+    "import_model": ImportSection,
     "select_tasks": SelectOptions,
     "build_bank": BankOptions,
     "tune": TuneOptions,
@@ -219,14 +219,19 @@ def _build_bank(run: Run, scratch: Path) -> None:
     build_bank(run.options["build_bank"], run.fingerprint, scratch)
 
 
-@_step("import_model", "import", "fingerprint", lambda run: _digests(run.folder / "models" / NAME))
+def _import_reads(run: Run) -> Iterator[str]:
+    yield str(run.options["compile"].most_growth)
+    yield from _digests(run.folder / "models" / NAME)
+
+
+@_step("import_model", "import", "fingerprint", _import_reads)
 def _import(run: Run, scratch: Path) -> None:
     import_apart(
         NAME,
         run.folder / "models",
         run.fingerprint.target,
         run.fingerprint.threads,
-        run.options["import_model"],
+        ImportOptions.of(run.options["import_model"], run.options["compile"].most_growth),
         scratch,
     )
 

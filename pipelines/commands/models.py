@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
-from fewtune.model.import_options import ImportOptions
+from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.model.registration import name_of
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport, PastTunings
@@ -107,10 +107,11 @@ class CheckoutJob(Job):
             places = Places(self.root)
             params = load_all(places.params)
             trials = params["tune"].trials_per_task
+            section = next(each for each in params.values() if isinstance(each, ImportSection))
             given |= {
                 "models_directory": places.models,
                 "machine": params["fingerprint"],
-                "options": next(p for p in params.values() if isinstance(p, ImportOptions)),
+                "options": ImportOptions.of(section, params["compile"].most_growth),
                 "trials": trials,
                 "past": _past_tunings(places, trials),
             }

@@ -11,7 +11,8 @@ at compile time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -344,6 +345,44 @@ def best_tile(convolution: Convolution) -> int:
     return best if cost(convolution, best) < _LEAST_GAIN * cost(convolution, 0) else 0
 
 
+def added_bytes(convolution: Convolution, m: int) -> int:
+    """Bytes of a convolution's transformed weights beyond those of its plain weights."""
+    channels = convolution.shape[3]
+    places = (m + KERNEL - 1) ** 2 * convolution.padded_filters if m else 0
+    plain = KERNEL**2 * convolution.filters
+    return FLOAT32_BYTES * channels * (places - plain) if m else 0
+
+
+def tiles_within(counts: Mapping[Convolution, int], most_bytes: float) -> dict[Convolution, int]:
+    """The best tile of every convolution, made smaller where weights would grow by too much.
+
+    Parameters
+    ----------
+    counts : mapping of int
+        How often each convolution occurs, with weights of its own.
+    most_bytes : float
+        That the weights may grow by. The tile that costs the least time for the bytes that it
+        saves goes first.
+    """
+    tiles = {convolution: best_tile(convolution) for convolution in counts}
+
+    def lost(step: tuple[Convolution, int]) -> float:
+        convolution, m = step
+        saved = added_bytes(convolution, tiles[convolution]) - added_bytes(convolution, m)
+        return (cost(convolution, m) - cost(convolution, tiles[convolution])) / saved
+
+    while sum(added_bytes(each, tiles[each]) * counts[each] for each in counts) > most_bytes:
+        steps = [
+            (each, m)
+            for each, chosen in tiles.items()
+            for m in (0, *TRANSFORMS)
+            if added_bytes(each, m) < added_bytes(each, chosen)
+        ]
+        convolution, m = min(steps, key=lost)
+        tiles[convolution] = m
+    return tiles
+
+
 class Winograd:
     """Legalizes convolutions by transforms where that pays, and records them with their tiles.
 
@@ -351,16 +390,56 @@ class Winograd:
     ----------
     tile_of : callable
         Gives the tile ``m`` for a convolution; 0 for direct convolution.
+    most_bytes : float
+        That transformed weights may add to the library.
     """
 
-    def __init__(self, tile_of: Callable[[Convolution], int] = best_tile) -> None:
-        self._tile_of = tile_of
+    def __init__(
+        self,
+        tile_of: Callable[[Convolution], int] = best_tile,
+        most_bytes: float = math.inf,
+    ) -> None:
+        self._tile_of, self._most_bytes = tile_of, most_bytes
         self.chosen: list[tuple[Convolution, int]] = []
+        # Convolutions with a smaller tile than the best, or none.
+        self.reduced = 0
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes of transformed weights beyond those of plain weights."""
+        return sum(added_bytes(*each) for each in self.chosen)
 
     @property
     def saved_flops(self) -> int:
         """Operations that direct convolution would need in addition, over all chosen ones."""
         return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
+
+    def plan(self, module: tvm.IRModule, traits: CpuTraits | None) -> None:
+        """Choose the tiles of all convolutions of a module within the bytes that they may add."""
+        if self._most_bytes == math.inf:
+            return
+        counts: Counter[Convolution] = Counter()
+
+        def count(value: relax.Expr) -> None:
+            if isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.nn.conv2d"):
+                found = _transformable(value, traits)
+                counts.update([] if found is None else [found])
+
+        relax.analysis.post_order_visit(module["main"], count)
+        tiles = tiles_within(counts, self._most_bytes)
+        self.reduced = sum(counts[each] for each, m in tiles.items() if m != best_tile(each))
+        room = self._most_bytes - sum(added_bytes(*each) * counts[each[0]] for each in tiles.items())
+
+        def tile_of(convolution: Convolution) -> int:
+            nonlocal room
+            if convolution in tiles:
+                return tiles[convolution]
+            # Another legalizer made it.
+            m = tiles_within({convolution: 1}, room)[convolution]
+            room -= added_bytes(convolution, m)
+            return m
+
+        self._tile_of = tile_of
 
     def convolutions(self, traits: CpuTraits | None, fallback: Legalizer) -> Legalizer:
         """A legalizer of ``relax.nn.conv2d``; ``fallback`` legalizes direct convolutions."""

@@ -40,7 +40,7 @@ def test_the_tile_of_the_lowest_cost_is_chosen(size, channels, filters, m):
 
 def test_the_import_reports_what_it_transformed(tmp_path):
     model = convolution_model((28, 28), channels=128, filters=128)
-    report = imported(model, tmp_path)
+    report = imported(model, tmp_path, ImportOptions(most_growth=5))
     plain = convolution(28, 128, 128)
     assert report.winograd == 1
     # 49 tiles of 4 x 4 fill the plane: they need a quarter of the multiplications.
@@ -48,6 +48,25 @@ def test_the_import_reports_what_it_transformed(tmp_path):
     assert report.max_relative_error < BOUND
     names = call_counts(read_lowered(tmp_path / "import"))
     assert any("winograd_matmul" in name for name in names)
+
+
+def test_transformed_weights_are_bounded_and_the_report_says_so(tmp_path):
+    model = convolution_model((28, 28), channels=128, filters=128)
+    report = imported(model, tmp_path)
+    # Tiles of 4 hold 36 weights for 9, tiles of 2 hold 16.
+    assert report.winograd_bytes == 7 * 128 * 128 * 4
+    assert report.weight_bytes + report.winograd_bytes <= 2 * report.weight_bytes
+    assert ["compile.most_growth" in line for line in report.left_out] == [True]
+
+
+def test_the_least_time_for_the_bytes_is_given_up_first():
+    counts = {convolution(56, 64, 64): 3, convolution(14, 256, 256): 2}
+    best = {each: winograd.best_tile(each) for each in counts}
+    assert winograd.tiles_within(counts, float("inf")) == best
+    small, large = winograd.tiles_within(counts, 2**21).values()
+    # The large one's weights are 16 times as large, and save less time for a byte.
+    assert (small, large) == (4, 0)
+    assert set(winograd.tiles_within(counts, 0).values()) == {0}
 
 
 def test_never_means_direct_convolution(tmp_path):
