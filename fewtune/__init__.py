@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fewtune.process.child_python import end_by_interrupts_while_loading
 
 if TYPE_CHECKING:
-    from fewtune.api import TunedModel, load, tune
+    from fewtune.api import TunedModel, tune
+    from fewtune.deploy.session import InferenceSession, SessionOptions, load
     from fewtune.model_check.check import check
     from fewtune.model_check.report import CheckReport
 
@@ -20,12 +21,22 @@ end_by_interrupts_while_loading(__name__)
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 _HOMES = {
     "CheckReport": "fewtune.model_check.report",
+    "InferenceSession": "fewtune.deploy.session",
+    "SessionOptions": "fewtune.deploy.session",
     "TunedModel": "fewtune.api",
     "check": "fewtune.model_check.check",
-    "load": "fewtune.api",
+    "load": "fewtune.deploy.session",
     "tune": "fewtune.api",
 }
-__all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]
+__all__ = [
+    "CheckReport",
+    "InferenceSession",
+    "SessionOptions",
+    "TunedModel",
+    "check",
+    "load",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,10 @@ measures nothing. A call that was killed goes on where it stopped.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fewtune import artifacts
 from fewtune.errors import InputError
@@ -23,9 +23,6 @@ from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
 from fewtune.steps.steps import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.files import machine_errors
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Modules that run in processes of their own, in the order in which they are needed.
 APART = (
@@ -53,7 +50,7 @@ class TunedModel:
     Attributes
     ----------
     library : Path
-        The exported library, to be loaded with `load` or with TVM's runtime alone.
+        The exported library, for `fewtune.load` and `fewtune.InferenceSession`.
     latency_ms, untuned_latency_ms, onnxruntime_latency_ms : float
         Medians of interleaved rounds on the same threads; onnxruntime's is None on a board.
     tuning_s : float
@@ -211,64 +208,4 @@ def _tuned(
     )
 
 
-def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
-    """Load a tuned library for running.
-
-    Parameters
-    ----------
-    library : str or Path
-        `TunedModel.library`. The names of inputs and outputs come from the import report in the
-        result's folder.
-
-    Returns
-    -------
-    run : callable
-        ``run(images=array, ...)`` gives the outputs by name.
-
-    Raises
-    ------
-    InputError
-        If the library or the import report is missing or damaged, or inputs do not fit.
-    MachineError
-        If the library was made for another CPU, or for more threads than there are cores.
-    """
-    import numpy as np
-
-    from fewtune.runtime.executable import CompiledModel
-    from fewtune.runtime.sealed_library import require_runnable
-    from fewtune.runtime.target import target_from_json
-    from fewtune.runtime.tvm import set_threads
-
-    path = Path(library)
-    if not path.is_file():
-        raise InputError(f"{path} is missing: give the library that fewtune.tune returned")
-    folder = path.parent.parent
-    imported = artifacts.ImportReport.read(folder / "import")
-    note = require_runnable(path)
-    set_threads(note.threads)
-    with machine_errors(Path(tempfile.gettempdir())), own_temporary_folder():
-        compiled = CompiledModel(path, target_from_json(note.target))
-
-    def run(**inputs: np.ndarray) -> dict[str, np.ndarray]:
-        expected = {spec.name: spec for spec in imported.inputs}
-        if inputs.keys() != expected.keys():
-            raise InputError(
-                f"inputs {sorted(inputs)} were given, but the model takes {sorted(expected)}"
-            )
-        values = []
-        for name, spec in expected.items():
-            # `ascontiguousarray` gives a number an axis.
-            value = np.asarray(inputs[name], dtype=spec.dtype, order="C")
-            if value.shape != tuple(spec.shape):
-                raise InputError(
-                    f"input {name!r} has shape {value.shape}, but the library was made for "
-                    f"{tuple(spec.shape)}"
-                )
-            values.append(value)
-        names = [spec.name for spec in imported.outputs]
-        return dict(zip(names, compiled.outputs(values), strict=True))
-
-    return run
-
-
-__all__ = ["TunedModel", "load", "tune"]
+__all__ = ["TunedModel", "tune"]

@@ -167,7 +167,7 @@ def test_only_paths_spells_paths():
 
 # The library's rooms, lowest first: a file imports from its own room and from those before it.
 ROOMS = [
-    "errors util artifacts process tvm_compat runtime task machine onnx_graph verify",
+    "errors util deploy artifacts process tvm_compat runtime task machine onnx_graph verify",
     "schedule",
     "schedule_check similarity predictor options model trial timing storage workers",
     "measure search bank selection oneshot progress tuning finals report sharing",
@@ -278,10 +278,11 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 410,
     "benchmark": 860,
-    "compile": 850,
+    "compile": 880,
+    "deploy": 690,
     "finals": 210,
     "fleet": 500,
-    "loose": 870,
+    "loose": 840,
     "machine": 600,
     "measure": 710,
     "model": 3010,
@@ -293,7 +294,7 @@ BUDGETS = {
     "progress": 80,
     "report": 440,
     "research": 770,
-    "runtime": 940,
+    "runtime": 850,
     "schedule": 2250,
     "schedule_check": 680,
     "search": 660,

@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.helpers.mutations import mutated_event
 from benchmarks.helpers.tiny_checkout import MODEL
+from fewtune.deploy.note import require_runnable
 from fewtune.predictor import files_of
 from fewtune.predictor.pretrained import Pretrained
-from fewtune.runtime.sealed_library import require_runnable
 
 OUT = f"out/{MODEL}"
 STRATEGY = "selective"

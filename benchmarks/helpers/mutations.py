@@ -16,22 +16,21 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.bank.exchange import export_bank, import_bank
+from fewtune.deploy.note import framed, read_note, require_runnable
 from fewtune.predictor import digest, files_of, shipped
 from fewtune.predictor.pretrained import Pretrained
-from fewtune.runtime.sealed_library import require_runnable
 from fewtune.storage.journal import Journal
 
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**31, 2**63, 10**30, 1.5, float("nan"), float("inf"), "", "x", "v99"),
     *([], {}, [[[[1]]]], "é\ud83d", "\0", "[" * 200_000, "../../etc/passwd", "\x1b[31m"),
 )
-_END = 16
 
 
 @dataclass(frozen=True)
@@ -192,15 +191,15 @@ def _predictors(chance: random.Random) -> Iterator[Mutation]:
 
 def _libraries(library: Path, chance: random.Random) -> Iterator[Mutation]:
     content = library.read_bytes()
-    (length,) = struct.unpack_from("<Q", content, len(content) - _END)
-    image, note = content[: -_END - length], json.loads(content[-_END - length : -_END])
+    note = json.loads(json.dumps(asdict(read_note(library))))
+    image = content[: -len(framed(json.dumps(note, sort_keys=True).encode()))]
     while True:
         if chance.random() < 0.7:
             what, changed = mutated_bytes(content, chance)
         else:
             what, described = mutated_value(note, chance)
             text = json.dumps(described).encode()
-            changed = image + text + struct.pack("<Q", len(text)) + content[-8:]
+            changed = image + framed(text)
             what = f"note: {what}"
         yield Mutation("libraries, mutated", what, changed, require_runnable)
 

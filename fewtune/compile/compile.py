@@ -19,6 +19,7 @@ from fewtune.artifacts import (
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
+from fewtune.compile.seal import seal
 from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
 from fewtune.compile.working_plan import PlanSearch, WorkingPlan
 from fewtune.errors import VerificationError
@@ -28,7 +29,6 @@ from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
-from fewtune.runtime.sealed_library import seal
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
@@ -122,13 +122,13 @@ def compile_model(
     )
     working = search.find(_first_plan(schedules.levels, _rewrites(options, target), known))
     found = exported.difference(working.built.executable)
+    imported = ImportReport.read(parts.imported)
     if not found.allowances <= 1:
-        imported = ImportReport.read(parts.imported)
         raise VerificationError(
             f"{name}: of the tuned library, {found.text}; untuned, its outputs "
             f"differed by {imported.allowances:.2g} allowances; nothing was exported"
         )
-    seal(exported.path, fingerprint)
+    seal(exported.path, parts.model, fingerprint, imported, found)
     exported.path.rename(directory / LIBRARY)
     reasons = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
     search.replaced[:0] = [

@@ -7,12 +7,9 @@ would end in an illegal instruction. The kernel lists what can run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
+from fewtune.deploy.note import cpu_flags
 from fewtune.runtime.tvm import has_feature, tvm
 
-CPUINFO = Path("/proc/cpuinfo")
 # By the key of the kernel's list: LLVM's name of an extension, and the kernel's.
 _EXTENSIONS = {
     "flags": {
@@ -47,7 +44,7 @@ def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
     mcpu : str
         What LLVM takes the CPU for.
     cpuinfo : str, optional
-        What the kernel says of the CPU; read from `CPUINFO` unless given.
+        What the kernel says of the CPU; asked unless given.
 
     Returns
     -------
@@ -56,7 +53,7 @@ def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
         nothing.
     """
     named = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
-    for key, there in _listed(cpuinfo).items():
+    for key, there in cpu_flags(cpuinfo).items():
         return [
             f"{'+' if flag in there else '-'}{name}"
             for name, flag in _EXTENSIONS[key].items()
@@ -73,21 +70,3 @@ def needed_extensions(target: tvm.target.Target) -> list[str]:
         for name, flag in extensions.items()
         if has_feature(target, name)
     ]
-
-
-def lacking_here(needed: Iterable[str]) -> list[str]:
-    """Those of the extensions that this machine's CPU lacks; none where the kernel says nothing."""
-    for there in _listed().values():
-        return [flag for flag in needed if flag not in there]
-    return []
-
-
-def _listed(cpuinfo: str | None = None) -> dict[str, set[str]]:
-    """What the kernel lists of the first CPU, by the key of the list."""
-    if cpuinfo is None:
-        cpuinfo = CPUINFO.read_text(errors="replace") if CPUINFO.is_file() else ""
-    for line in cpuinfo.splitlines():
-        key, _, words = line.partition(":")
-        if key.strip() in _EXTENSIONS:
-            return {key.strip(): set(words.split())}
-    return {}

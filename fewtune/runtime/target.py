@@ -45,7 +45,8 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
     MachineError
         If the target's device is not on this machine, or its architecture is another one.
     """
-    from fewtune.runtime.host_features import lacking_here, needed_extensions, unlike_its_name
+    from fewtune.deploy.note import lacking_here
+    from fewtune.runtime.host_features import needed_extensions, unlike_its_name
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
     host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}

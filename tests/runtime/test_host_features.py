@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from fewtune.runtime.host_features import CPUINFO, unlike_its_name
+from fewtune.deploy.note import CPUINFO
+from fewtune.runtime.host_features import unlike_its_name
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import has_feature
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from fewtune.deploy import note
 from fewtune.errors import InputError, MachineError
-from fewtune.runtime import host_features
 from fewtune.runtime.target import resolve_target
 
 
@@ -35,7 +35,7 @@ def test_what_is_no_target_is_refused(text):
 def test_a_target_that_this_cpu_cannot_run_is_refused(tmp_path, monkeypatch):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags : avx avx2 fma f16c\n")
-    monkeypatch.setattr(host_features, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(note, "CPUINFO", cpuinfo)
     target = json.dumps({"kind": "llvm", "mcpu": "skylake-avx512"})
     with pytest.raises(MachineError, match="needs avx512f, .* which this machine's CPU lacks"):
         resolve_target(target, 1)

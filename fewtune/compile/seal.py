@@ -1,0 +1,51 @@
+"""The note of a library that was just compiled and verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fewtune
+from fewtune.artifacts import Fingerprint, ImportReport, TensorSpec
+from fewtune.deploy.note import Function, Note, Tensor, tail
+from fewtune.runtime.host_features import needed_extensions
+from fewtune.runtime.target import architecture, target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.util.files import file_sha256
+from fewtune.verify.comparison import Difference
+
+# The name that the import gives to a model's function.
+MAIN = "main"
+
+
+def seal(
+    library: Path, model: str, fingerprint: Fingerprint, imported: ImportReport, found: Difference
+) -> None:
+    """Add the note to a library of a model, made for a machine, that was verified."""
+    target = target_from_json(fingerprint.target)
+    note = Note(
+        sha256=file_sha256(library),
+        model=model,
+        model_sha256=imported.source_sha256,
+        functions=(Function(MAIN, MAIN, _tensors(imported.inputs), _tensors(imported.outputs)),),
+        limits=imported.limits,
+        target=fingerprint.target,
+        architecture=architecture(target),
+        extensions=tuple(needed_extensions(target)),
+        threads=fingerprint.threads,
+        versions={
+            "fewtune": fewtune.__version__,
+            "tvm": tvm.__version__,
+            "onnxruntime": fingerprint.versions.get("onnxruntime", "unknown"),
+        },
+        verified={
+            "allowances": found.allowances,
+            "max_error": found.max_error,
+            "max_relative_error": found.max_relative_error,
+        },
+    )
+    with library.open("ab") as stream:
+        stream.write(tail(note))
+
+
+def _tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(each.name, each.dtype, tuple(each.shape)) for each in specs)

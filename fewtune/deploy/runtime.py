@@ -1,0 +1,381 @@
+"""TVM's runtime through its C ABI (``tvm/ffi/c_api.h``): no compiled Python module is needed.
+
+Loading it takes a few milliseconds; TVM's Python package with its compiler takes a second and more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import queue
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune.errors import InputError, MachineError
+
+FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
+# A bundle's libraries of TVM, beside this file, and the file that holds their version.
+OWN_FOLDER, VERSION = Path(__file__).with_name("lib"), "version.txt"
+# The version of the C ABI that is spoken here.
+_ABI = (0, 1)
+# Indices of types.
+_NONE, _INT, _TEXT, _TENSOR, _ARRAY, _FIRST_OBJECT = 0, 1, 8, 70, 71, 64
+# Where an object's content begins, behind counts of references, type and deleter.
+_HEADER_BYTES = 24
+# TVM's numbers for the first CPU and its allocator that keeps freed memory.
+_CPU, _POOLED = 1, 2
+# TVM's ways to bind a pool's threads to cores: to one each, to all alike.
+_ONE_EACH, _ALL_ALIKE = -2, -3
+
+
+class Any_(ctypes.Structure):  # noqa: N801 (the ABI's name is Any, which Python has)
+    """A value of the ABI."""
+
+    _fields_ = (
+        ("type", ctypes.c_int32),
+        ("padding", ctypes.c_uint32),
+        ("value", ctypes.c_int64),
+    )
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's view of a tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class ManagedTensor(ctypes.Structure):
+    """DLPack's tensor with an owner; without a deleter, whoever made it keeps its memory."""
+
+    _fields_ = (
+        ("tensor", DLTensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class _Bytes(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class ThreadChoice(NamedTuple):
+    """How a session's threads bind and wait.
+
+    Attributes
+    ----------
+    threads : int
+        With the one that calls.
+    binds : bool
+        Each to a core of its own.
+    spins : int
+        How often an idle thread looks for work before it sleeps. TVM reads it once a process.
+    """
+
+    threads: int
+    binds: bool
+    spins: int
+
+
+def choose_threads(threads: int) -> ThreadChoice:
+    """How so many threads bind and wait, beside other programs that want the cores."""
+    return ThreadChoice(threads, binds=False, spins=2000)
+
+
+class Object:
+    """An owned reference to an object of TVM."""
+
+    def __init__(self, handle: int, release: Callable[[int], int]) -> None:
+        self.handle, self._release = handle, release
+
+    def __del__(self) -> None:
+        self._release(self.handle)
+
+
+class Runtime:
+    """TVM's runtime, loaded into this process."""
+
+    def __init__(self) -> None:
+        ffi, runtime, self.version = _found()
+        try:
+            self._ffi = ctypes.CDLL(str(ffi), ctypes.RTLD_GLOBAL)
+            self._runtime = ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)
+        except OSError as fault:
+            raise MachineError(f"TVM's runtime cannot be loaded: {fault}") from None
+        version = (ctypes.c_uint32 * 3)()
+        self._ffi.TVMFFIGetVersion(version)
+        if tuple(version)[:2] != _ABI:
+            raise MachineError(
+                f"{ffi} has version {version[0]}.{version[1]}, and this takes {_ABI[0]}.{_ABI[1]}: "
+                "install the apache-tvm-ffi that apache-tvm asks for"
+            )
+        self._call = self._ffi.TVMFFIFunctionCall
+        self._call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+        self._release = self._ffi.TVMFFIObjectDecRef
+        self._release.argtypes = [ctypes.c_void_p]
+        for function in (self._ffi.TVMFFITensorFromDLPack, self._ffi.TVMFFIObjectIncRef):
+            function.argtypes = None
+        self._functions: dict[str, Object] = {}
+
+    def owned(self, handle: int) -> Object:
+        """A reference that is given up when the result goes."""
+        return Object(handle, self._release)
+
+    def shared(self, handle: int) -> Object:
+        """Another reference to an object."""
+        self._ffi.TVMFFIObjectIncRef(ctypes.c_void_p(handle))
+        return self.owned(handle)
+
+    def call(self, function: Object, *arguments: int | str | Object | None) -> Any:
+        """Call a function; gives an integer, an object or None."""
+        values = (Any_ * max(1, len(arguments)))()
+        kept = []
+        for value, argument in zip(values, arguments, strict=False):
+            if isinstance(argument, Object):
+                value.type, value.value = self.type_of(argument.handle), argument.handle
+            elif isinstance(argument, str):
+                kept.append(ctypes.create_string_buffer(argument.encode()))
+                value.type, value.value = _TEXT, ctypes.addressof(kept[-1])
+            elif argument is not None:
+                value.type, value.value = _INT, argument
+        result = Any_()
+        self.call_with(function.handle, ctypes.addressof(values), len(arguments), result)
+        if result.type >= _FIRST_OBJECT:
+            return self.owned(result.value)
+        return None if result.type == _NONE else result.value
+
+    def call_with(self, function: int, arguments: int, count: int, result: Any_) -> None:
+        """Call a function with arguments that are laid out already."""
+        if self._call(function, arguments, count, ctypes.addressof(result)):
+            raise RuntimeError(self._raised())
+
+    def named(self, name: str) -> Object:
+        """A function that TVM registers under a name."""
+        if name not in self._functions:
+            text, handle = name.encode(), ctypes.c_void_p()
+            buffer = ctypes.create_string_buffer(text)
+            key = _Bytes(ctypes.addressof(buffer), len(text))
+            self._ffi.TVMFFIFunctionGetGlobal(ctypes.byref(key), ctypes.byref(handle))
+            if not handle.value:
+                raise MachineError(f"TVM's runtime has no function {name!r}: install apache-tvm")
+            self._functions[name] = self.owned(handle.value)
+        return self._functions[name]
+
+    def tensor(self, managed: ManagedTensor) -> Object:
+        """A tensor whose memory, shape and struct the caller keeps."""
+        handle = ctypes.c_void_p()
+        if self._ffi.TVMFFITensorFromDLPack(ctypes.byref(managed), 0, 1, ctypes.byref(handle)):
+            raise RuntimeError(self._raised())
+        return self.owned(handle.value or 0)
+
+    def tensors(self, result: Any_) -> list[Object]:
+        """The tensors that a call gave: one, or an array of them. Takes over its reference."""
+        given = self.owned(result.value)
+        if result.type == _TENSOR:
+            return [given]
+        if result.type != _ARRAY:
+            raise RuntimeError(f"the library gave an object of type {result.type}, no tensors")
+        data = ctypes.c_void_p.from_address(given.handle + _HEADER_BYTES).value
+        count = ctypes.c_int64.from_address(given.handle + _HEADER_BYTES + 8).value
+        return [self.shared(item.value) for item in (Any_ * count).from_address(data or 0)]
+
+    def start_pool(self, choice: ThreadChoice) -> None:
+        """Start the pool of workers of the calling thread; TVM has one for each that calls."""
+        cores = sorted(os.sched_getaffinity(0))
+        cores = [cores[number % len(cores)] for number in range(choice.threads)]
+        named = self.call(self.named("ffi.Array"), *map(str, cores))
+        mode = _ONE_EACH if choice.binds else _ALL_ALIKE
+        variables = {
+            b"TVM_BIND_THREADS": b"%d" % choice.binds,
+            b"TVM_THREAD_POOL_SPIN_COUNT": b"%d" % choice.spins,
+        }
+        with _environment(variables):
+            self.call(self.named("runtime.config_threadpool"), mode, choice.threads, named)
+            # Each worker reads a variable when it first runs: let each run what does nothing.
+            nothing = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
+            if choice.threads > 1:
+                self._runtime.TVMBackendParallelLaunch(nothing, None, ctypes.c_int(0))
+
+    def type_of(self, handle: int) -> int:
+        """The index of an object's type."""
+        return ctypes.c_int32.from_address(handle + 8).value
+
+    def _raised(self) -> str:
+        """What the last failed call says, in one line."""
+        handle = ctypes.c_void_p()
+        self._ffi.TVMFFIErrorMoveFromRaised(ctypes.byref(handle))
+        if not handle.value:
+            return "TVM says no reason"
+        error = self.owned(handle.value)
+        kind, message = (_Bytes * 2).from_address(error.handle + _HEADER_BYTES)
+        texts = [ctypes.string_at(each.data, each.size).decode() for each in (kind, message)]
+        return " ".join(": ".join(texts).split())
+
+
+def tensor_at(handle: int) -> DLTensor:
+    """The fields of a tensor, which may be written."""
+    return DLTensor.from_address(handle + _HEADER_BYTES)
+
+
+@cache
+def runtime() -> Runtime:
+    """TVM's runtime, loaded once a process.
+
+    Raises
+    ------
+    MachineError
+        If it is not installed, or of a kind that is unknown here.
+    """
+    return Runtime()
+
+
+def _found() -> tuple[Path, Path, str]:
+    """Where the two libraries are, and TVM's version: in a bundle, or in the installed wheels."""
+    if (OWN_FOLDER / RUNTIME).is_file() and "tvm" not in sys.modules:
+        return OWN_FOLDER / FFI, OWN_FOLDER / RUNTIME, (OWN_FOLDER / VERSION).read_text().strip()
+    places = []
+    for package, name in (("tvm_ffi", FFI), ("tvm", RUNTIME)):
+        # Finding a package does not import it.
+        found = importlib.util.find_spec(package)
+        folders = [] if found is None else list(found.submodule_search_locations or [])
+        places += [path for each in folders if (path := Path(each) / "lib" / name).is_file()][:1]
+    if len(places) < 2:
+        raise MachineError("TVM's runtime is not installed: install apache-tvm, or use a bundle")
+    version = places[1].parent.parent / "_version.py"
+    text = version.read_text() if version.is_file() else ""
+    told = re.search(r"^__version__ = .*'([^']+)'$", text, re.MULTILINE)
+    return places[0], places[1], told[1] if told else "unknown"
+
+
+@contextmanager
+def _environment(values: dict[bytes, bytes]) -> Iterator[None]:
+    """Set variables of the C library within the block; ``os.environ`` stays as it is."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_char_p
+    before = {name: libc.getenv(name) for name in values}
+    for name, value in values.items():
+        libc.setenv(name, value, 1)
+    try:
+        yield
+    finally:
+        for name, given in before.items():
+            if given is None:
+                libc.unsetenv(name)
+            else:
+                libc.setenv(name, given, 1)
+
+
+class Machine:
+    """A loaded library with TVM's virtual machine on it: for one thread at a time.
+
+    Raises
+    ------
+    InputError
+        If TVM cannot load the library.
+    """
+
+    def __init__(self, library: Path) -> None:
+        self.runtime = runtime()
+        call, named = self.runtime.call, self.runtime.named
+        self._lookup = named("ffi.ModuleGetFunction")
+        try:
+            with loadable(library) as path:
+                executable = call(named("ffi.Module.load_from_file.so"), str(path), "so")
+            self._machine = call(call(self._lookup, executable, "vm_load_executable", 1))
+            start = call(self._lookup, self._machine, "vm_initialization", 1)
+            call(start, _CPU, 0, _POOLED)
+        except RuntimeError as fault:
+            raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
+
+    def function(self, name: str) -> Object:
+        """A function of the library."""
+        found = self.runtime.call(self._lookup, self._machine, name, 1)
+        if not isinstance(found, Object):
+            raise InputError(f"the library has no function {name!r}: compile the model again")
+        return found
+
+
+@contextmanager
+def loadable(library: Path) -> Iterator[Path]:
+    """A path under which the file of a library is loaded as it is on disk now.
+
+    A loader returns an earlier library of the same path as long as it is in use, even if the file
+    has changed. So a library of a path in use is loaded from a copy.
+    """
+    path = library.resolve()
+    inode = str(path.stat().st_ino)
+    names = (str(path), f"{path} (deleted)")
+    with open("/proc/self/maps") as lines:
+        mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in lines]
+    if not any(number != inode and name in names for number, *rest in mapped for name in rest):
+        yield path
+        return
+    # A link does not do: the loader follows it.
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        yield Path(shutil.copyfile(path, f"{scratch}/{path.name}"))
+
+
+class Caller:
+    """A thread that makes all calls of a session.
+
+    TVM keeps a pool of workers for each thread that calls it. Made by this thread, a session's
+    calls share one pool, whoever asks for them, and none of it hangs in a forked child's exit.
+    """
+
+    def __init__(self, choice: ThreadChoice) -> None:
+        self._jobs: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        thread = threading.Thread(
+            target=_make_calls, args=(self._jobs,), name="fewtune-session", daemon=True
+        )
+        thread.start()
+        self.call(lambda: runtime().start_pool(choice))
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Let the thread do something; gives its result, or raises its error."""
+        done = threading.Lock()
+        done.acquire()
+        job: list[Any] = [work, done, None, None]
+        self._jobs.put(job)
+        try:
+            done.acquire()
+        except BaseException:
+            # An interrupt: memory that the call uses has to stay until it ends.
+            done.acquire()
+            raise
+        if job[3] is not None:
+            raise job[3]
+        return job[2]
+
+    def end(self) -> None:
+        """Let the thread end, and its workers with it."""
+        self._jobs.put(None)
+
+
+def _make_calls(jobs: queue.SimpleQueue[list[Any] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        work, done = job[0], job[1]
+        try:
+            job[2] = work()
+        except BaseException as fault:  # noqa: BLE001 (it is raised where the call was made)
+            job[3] = fault
+        del job, work
+        done.release()

@@ -1,0 +1,446 @@
+"""A session on a tuned library, with onnxruntime's names and meanings."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtune.deploy.note import Function, Note, Tensor, require_runnable
+from fewtune.deploy.runtime import (
+    Any_,
+    Caller,
+    DLTensor,
+    Machine,
+    ManagedTensor,
+    Object,
+    choose_threads,
+    runtime,
+    tensor_at,
+)
+from fewtune.errors import InputError, MachineError
+
+# Kernels read inputs by instructions that want addresses that are multiples of this.
+_ALIGNMENT = 64
+# DLPack's codes of types by NumPy's kinds.
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+
+
+class SessionOptions:
+    """Options of a session: of onnxruntime's, the number of threads counts.
+
+    Attributes
+    ----------
+    intra_op_num_threads : int
+        0 for as many as the library was tuned for.
+    """
+
+    intra_op_num_threads: int = 0
+
+
+class InferenceSession:
+    """A tuned library, ready to run.
+
+    Parameters
+    ----------
+    path : str or Path
+        A library that fewtune made; no other file is needed.
+    sess_options : SessionOptions, optional
+        Of it, and of onnxruntime's own, ``intra_op_num_threads`` is used.
+    providers, provider_options : optional
+        Not used: taken so that a call of onnxruntime's stays as it is.
+    threads : int, optional
+        That each call runs on; unless given, as many as the library was tuned for, or as this
+        process may use if these are fewer.
+
+    Raises
+    ------
+    InputError
+        If the file is no library of fewtune, is damaged, or was made by another version of TVM.
+    MachineError
+        If it was made for another CPU, or TVM's runtime is not installed.
+
+    Notes
+    -----
+    A session may be called from any thread. Calls take turns, each on all the session's threads: a
+    virtual machine of TVM is for one call at a time. For calls side by side make several sessions
+    of fewer threads. A session also works in a forked child, which makes workers of its own.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+        *,
+        threads: int | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self.note = require_runnable(self._path)
+        asked = threads or getattr(sess_options, "intra_op_num_threads", 0) or None
+        self._threads = _threads(asked, self.note.threads)
+        with _LOADING:
+            _require_version(self._path, self.note)
+            machine = Machine(self._path)
+            self._bound = {
+                tuple(each.shape for each in one.inputs): _Bound(machine, one)
+                for one in self.note.functions
+            }
+            self._lock = threading.Lock()
+            self._caller: Caller | None = None
+            _SESSIONS.add(self)
+
+    def get_inputs(self) -> list[Tensor]:
+        """The inputs in their order: ``name``, ``shape``, ``type`` such as ``tensor(float)``."""
+        return list(self.note.functions[0].inputs)
+
+    def get_outputs(self) -> list[Tensor]:
+        """The outputs in their order, as `get_inputs`."""
+        return list(self.note.functions[0].outputs)
+
+    def get_providers(self) -> list[str]:
+        """What runs the model, by the name that onnxruntime has for this kind of device."""
+        return ["CPUExecutionProvider"]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[np.ndarray]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            Which outputs, in which order; None for all.
+        input_feed : mapping of str to array
+            An array, or another tensor that DLPack knows, for each input. A number or a list is
+            converted; an array of another type is refused.
+        run_options
+            Not used.
+
+        Returns
+        -------
+        outputs : list of numpy.ndarray
+            The caller's own: no later call changes them.
+
+        Raises
+        ------
+        InputError
+            If names, types, shapes or indices do not fit.
+        """
+        return [given.copy() for given in self._run(output_names, input_feed)]
+
+    def run_with(self, outputs: Mapping[str, Any], input_feed: Mapping[str, Any]) -> None:
+        """Run the model once, into arrays that are there already.
+
+        Parameters
+        ----------
+        outputs : mapping of str to array
+            An array, or another tensor that DLPack knows, of the right type and shape for each
+            output that is wanted.
+        input_feed : mapping of str to array
+            As `run` takes it.
+
+        Raises
+        ------
+        InputError
+            As `run`; if an output does not fit or cannot be written.
+        """
+        places = {name: _shared(name, value) for name, value in outputs.items()}
+        bound, arrays = self._checked(input_feed)
+        for spec in self._chosen(bound, list(places)):
+            place = places[spec.name]
+            if (place.dtype.name, place.shape) != (spec.dtype, spec.shape):
+                raise InputError(
+                    f"output {spec.name!r} is {spec.dtype} of shape {spec.shape}, and an array of "
+                    f"{place.dtype.name} of shape {place.shape} was given for it"
+                )
+            if not place.flags.writeable:
+                raise InputError(f"the array for output {spec.name!r} is read-only")
+        given = self._called(bound, arrays)
+        for name, place in places.items():
+            np.copyto(place, given[name])
+
+    def run_dlpack(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> list[np.ndarray]:
+        """Run the model once, and give the outputs where TVM has them.
+
+        As `run`, without a copy: NumPy's arrays, of which any library of tensors makes its own by
+        ``from_dlpack``. No later call changes them. They are to be read only: the memory may be
+        that of a weight of the model, or of another output.
+        """
+        return self._run(output_names, input_feed)
+
+    def _run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
+    ) -> list[np.ndarray]:
+        bound, arrays = self._checked(input_feed)
+        chosen = self._chosen(bound, output_names)
+        given = self._called(bound, arrays)
+        return [given[spec.name] for spec in chosen]
+
+    def _chosen(self, bound: _Bound, names: Sequence[str] | None) -> Sequence[Tensor]:
+        if names is None:
+            return bound.function.outputs
+        known = {spec.name: spec for spec in bound.function.outputs}
+        for name in names:
+            if name not in known:
+                raise InputError(f"the model has no output {name!r}: it has {', '.join(known)}")
+        return [known[name] for name in names]
+
+    def _checked(self, input_feed: Mapping[str, Any]) -> tuple[_Bound, list[np.ndarray]]:
+        """The function for what was given, and its arrays in order."""
+        specs = self.note.functions[0].inputs
+        if input_feed.keys() != {spec.name for spec in specs}:
+            raise InputError(
+                f"inputs {sorted(input_feed)} were given, and the model takes "
+                f"{sorted(spec.name for spec in specs)}"
+            )
+        arrays = [_array(spec, input_feed[spec.name]) for spec in specs]
+        bound = self._bound.get(tuple(array.shape for array in arrays))
+        if bound is None:
+            raise InputError(_unlike(self.note.functions, arrays))
+        for name, (lowest, highest) in self.note.limits.items():
+            array = arrays[bound.places[name]]
+            if array.size and (
+                np.minimum.reduce(array, axis=None) < lowest
+                or np.maximum.reduce(array, axis=None) > highest
+            ):
+                raise InputError(
+                    f"input {name!r} has values from {array.min()} to {array.max()}: as indices "
+                    f"they may be {lowest} to {highest}"
+                )
+        return bound, arrays
+
+    def _called(self, bound: _Bound, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run a function; the outputs share TVM's memory."""
+        with self._lock:
+            if self._caller is None:
+                self._caller = Caller(choose_threads(self._threads))
+                weakref.finalize(self, self._caller.end).atexit = False
+            return self._caller.call(lambda: bound.run(arrays))
+
+    def _renew(self) -> None:
+        """Forget, in a forked child, the thread that the parent has."""
+        self._lock, self._caller = threading.Lock(), None
+
+
+class _Memory:
+    """Memory of a tensor of TVM, which stays as long as NumPy uses it."""
+
+    def __init__(self, owner: Object, spec: Tensor) -> None:
+        tensor = tensor_at(owner.handle)
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "data": ((tensor.data or 0) + tensor.byte_offset, False),
+            "shape": tuple(tensor.shape[: tensor.ndim]),
+            "typestr": np.dtype(spec.dtype).str,
+        }
+
+
+class _Bound:
+    """A function of a library, and tensors for its inputs that are used in every call."""
+
+    def __init__(self, machine: Machine, function: Function) -> None:
+        self.function = function
+        self.places = {spec.name: place for place, spec in enumerate(function.inputs)}
+        self._runtime = machine.runtime
+        self._machine = machine
+        self._function = machine.function(function.function)
+        self._slots = [_Slot(machine, spec) for spec in function.inputs]
+        self._arguments = (Any_ * max(1, len(self._slots)))()
+        for value, slot in zip(self._arguments, self._slots, strict=False):
+            value.type = machine.runtime.type_of(slot.tensor.handle)
+            value.value = slot.tensor.handle
+
+    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run on arrays that fit."""
+        for slot, array in zip(self._slots, arrays, strict=True):
+            slot.take(array)
+        result = Any_()
+        address = ctypes.addressof(self._arguments)
+        self._runtime.call_with(self._function.handle, address, len(arrays), result)
+        outputs = {}
+        for spec, owner in zip(self.function.outputs, self._runtime.tensors(result), strict=True):
+            memory = np.asarray(_Memory(owner, spec))
+            # An output may be an input as it is, whose memory is another's.
+            own = not any(slot.holds(memory) for slot in self._slots)
+            outputs[spec.name] = memory if own else memory.copy()
+        return outputs
+
+
+class _Slot:
+    """An input's tensor: it lies on the caller's memory where that is aligned, else on its own."""
+
+    def __init__(self, machine: Machine, spec: Tensor) -> None:
+        dtype = np.dtype(spec.dtype)
+        raw = np.zeros(int(np.prod(spec.shape)) * dtype.itemsize + _ALIGNMENT, np.uint8)
+        begin = -raw.ctypes.data % _ALIGNMENT
+        size = raw.size - _ALIGNMENT
+        self._staging = raw[begin : begin + size].view(dtype).reshape(spec.shape)
+        self._address = self._staging.ctypes.data
+        self._shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*spec.shape)
+        self._managed = ManagedTensor(
+            DLTensor(
+                data=self._address,
+                device_type=1,
+                ndim=len(spec.shape),
+                code=_CODES[dtype.kind],
+                bits=8 * dtype.itemsize,
+                lanes=1,
+                shape=ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64)),
+            )
+        )
+        self.tensor = machine.runtime.tensor(self._managed)
+        self._fields = tensor_at(self.tensor.handle)
+        self._bytes = size
+
+    def take(self, array: np.ndarray) -> None:
+        """Hold an array's values for the next call; the array stays until its end."""
+        address = array.ctypes.data
+        if address % _ALIGNMENT or not array.flags.c_contiguous:
+            np.copyto(self._staging, array)
+            address = self._address
+        self._fields.data = address
+
+    def holds(self, memory: np.ndarray) -> bool:
+        """Whether some memory is what the input lies on."""
+        return 0 <= memory.ctypes.data - self._fields.data < max(1, self._bytes)
+
+
+def load(path: str | Path) -> Callable[..., dict[str, np.ndarray]]:
+    """Load a tuned library for running.
+
+    Parameters
+    ----------
+    path : str or Path
+        Of the library, such as `TunedModel.library`; no other file is needed.
+
+    Returns
+    -------
+    run : callable
+        ``run(images=array, ...)`` gives the outputs by name; see `InferenceSession.run`.
+
+    Raises
+    ------
+    InputError, MachineError
+        As `InferenceSession`.
+    """
+    session = InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    return lambda **inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def _threads(asked: int | None, tuned: int) -> int:
+    """How many threads a session has."""
+    usable = len(os.sched_getaffinity(0))
+    if asked is None:
+        return min(tuned, usable)
+    if not 1 <= asked <= usable:
+        raise MachineError(f"{asked} threads were asked for: this process may use {usable} cores")
+    return asked
+
+
+def _require_version(library: Path, note: Note) -> None:
+    made = note.versions.get("tvm", "unknown")
+    if made != runtime().version:
+        raise InputError(
+            f"{library} was made by TVM {made}, and this is {runtime().version}: compile the model "
+            "again"
+        )
+
+
+def _array(spec: Tensor, value: Any) -> np.ndarray:
+    """What was given for an input as an array of its type, copied only where it has none."""
+    if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__dlpack__"):
+        return _converted(spec, value)
+    array = _shared(spec.name, value)
+    if array.dtype.name != spec.dtype or not array.dtype.isnative:
+        raise InputError(
+            f"input {spec.name!r} takes {spec.dtype}, and an array of {array.dtype} was given: "
+            f"convert it by astype({spec.dtype!r})"
+        )
+    return array
+
+
+def _converted(spec: Tensor, value: Any) -> np.ndarray:
+    """A number or a list as an array, unless that changes its values' kind."""
+    try:
+        array = np.asarray(value)
+        if array.size and not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            raise ValueError(f"it holds {array.dtype}")
+        return np.asarray(value, dtype=spec.dtype)
+    except (ValueError, TypeError, OverflowError) as fault:
+        raise InputError(
+            f"input {spec.name!r} takes an array of {spec.dtype}, and what was given is none: "
+            f"{fault}"
+        ) from None
+
+
+def _shared(name: str, value: Any) -> np.ndarray:
+    """An array on the memory of what was given."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    try:
+        return np.from_dlpack(value)
+    except Exception as fault:  # noqa: BLE001 (each library of tensors raises its own)
+        raise InputError(
+            f"what was given for {name!r} is no array in main memory: {fault}"
+        ) from None
+
+
+def _unlike(functions: Sequence[Function], arrays: Sequence[np.ndarray]) -> str:
+    """How shapes differ from those that a library was made for."""
+    for place, spec in enumerate(functions[0].inputs):
+        known = list(dict.fromkeys(one.inputs[place].shape for one in functions))
+        if arrays[place].shape not in known:
+            return (
+                f"input {spec.name!r} has shape {arrays[place].shape}, and the library was made "
+                f"for {' or '.join(map(str, known))}"
+            )
+    return "the library was made for each of these shapes, and not for all of them at once"
+
+
+# Sessions of this process, a lock that is held while one is loaded, and the sessions that no call
+# uses while the process forks.
+_SESSIONS: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
+_LOADING = threading.Lock()
+_HELD: list[InferenceSession] = []
+
+
+def _before_fork() -> None:
+    """Wait until no session is loaded or called: a child has none of the threads that do so."""
+    _LOADING.acquire()
+    for session in sorted(_SESSIONS, key=id):
+        session._lock.acquire()
+        _HELD.append(session)
+
+
+def _after_fork_in_parent() -> None:
+    while _HELD:
+        _HELD.pop()._lock.release()
+    _LOADING.release()
+
+
+def _after_fork_in_child() -> None:
+    while _HELD:
+        _HELD.pop()._renew()
+    _LOADING.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -1,0 +1,120 @@
+"""Libraries that are cut off, damaged, foreign or made for another machine are never mapped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from fewtune.deploy import note as notes
+from fewtune.deploy.note import framed, read_note, renewed, require_runnable
+from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.util.files import file_sha256
+from tests.made import libraries
+
+
+@pytest.fixture
+def library(tmp_path):
+    return libraries.library(tmp_path / "model.so")
+
+
+def test_a_library_says_what_it_is(library, tmp_path):
+    told = require_runnable(library)
+    assert told == libraries.note(sha256=file_sha256(libraries.bare()))
+    assert [each.type for each in told.functions[0].inputs] == ["tensor(float)", "tensor(int64)"]
+    renewed(library, libraries.note(sha256=told.sha256, model="other"), tmp_path / "copy.so")
+    assert read_note(tmp_path / "copy.so").model == "other"
+
+
+def test_whatever_is_changed_is_refused(library, tmp_path):
+    content, changed = library.read_bytes(), tmp_path / "changed.so"
+    generator = np.random.default_rng(0)
+    end = notes.END.size
+    places = generator.integers(0, len(content), 20).tolist()
+    places += (len(content) - generator.integers(1, 600, 40)).tolist()
+    cuts = [content[:place] for place in (0, 1, 7, 8, end - 1, end, end + 1, *places)]
+    flips = [content[:n] + bytes([content[n] ^ 16]) + content[n + 1 :] for n in places]
+    # A note in the place of the library: all that is left is its end.
+    rests = [content[-end:], content[-8:], content[1 - end :] * 2, b"\xff" * 40 + content[-8:]]
+    for each in [*cuts, *flips, *rests]:
+        changed.write_bytes(each)
+        with pytest.raises(FewtuneError):
+            require_runnable(changed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threads": 0},
+        {"threads": "2"},
+        {"threads": True},
+        {"functions": []},
+        {"functions": 3},
+        {"functions": [{"name": "main"}]},
+        {"limits": {"other": [0, 1]}},
+        {"limits": {"ids": [0]}},
+        {"target": "none"},
+        {"target": "[]"},
+        {"model": None},
+        {"verified": {"allowances": "0"}},
+    ],
+    ids=str,
+)
+def test_a_note_that_no_library_has_is_refused(change, tmp_path):
+    path = tmp_path / "model.so"
+    described = asdict(libraries.note(sha256=file_sha256(libraries.bare()))) | change
+    path.write_bytes(libraries.bare().read_bytes() + framed(json.dumps(described).encode()))
+    with pytest.raises(InputError, match="has a damaged note"):
+        read_note(path)
+
+
+def test_a_field_of_a_later_version_is_left_alone(tmp_path):
+    path = tmp_path / "model.so"
+    described = asdict(libraries.note(sha256=file_sha256(libraries.bare())))
+    text = json.dumps(described | {"later": 1}).encode()
+    path.write_bytes(libraries.bare().read_bytes() + framed(text))
+    assert read_note(path).model == "made"
+
+
+def test_a_library_of_an_earlier_version_is_named_as_such(tmp_path):
+    path = tmp_path / "model.so"
+    path.write_bytes(libraries.bare().read_bytes() + b"{}\2\0\0\0\0\0\0\0fewtune1")
+    with pytest.raises(InputError, match="made by an earlier fewtune: compile the model again"):
+        read_note(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.so"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_note(path)
+
+
+def test_a_foreign_librarys_constructor_does_not_run(tmp_path):
+    code, ran = tmp_path / "foreign.c", tmp_path / "ran"
+    code.write_text(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void run(void) "
+        f'{{ open("{ran}", O_CREAT, 0600); }}\n'
+    )
+    foreign = tmp_path / "foreign.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(code), "-o", str(foreign)], check=True)
+    with pytest.raises(InputError, match="no library of fewtune"):
+        require_runnable(foreign)
+    assert not ran.exists()
+
+
+def test_a_library_of_another_machine_is_named_as_such(tmp_path, monkeypatch):
+    other = libraries.library(tmp_path / "riscv.so", architecture="riscv64")
+    with pytest.raises(MachineError, match="made for riscv64, and this machine is"):
+        require_runnable(other)
+    other = libraries.library(tmp_path / "gpu.so", target='{"kind": "cuda"}')
+    with pytest.raises(InputError, match="made for a GPU"):
+        require_runnable(other)
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : fpu\n")
+    monkeypatch.setattr(notes, "CPUINFO", cpuinfo)
+    other = libraries.library(tmp_path / "avx.so", extensions=("fpu", "avx2", "fma"))
+    with pytest.raises(MachineError, match="made for a CPU with avx2, fma, which this one lacks"):
+        require_runnable(other)
