@@ -146,14 +146,12 @@ def _parsed(kind: Any, value: Any) -> Any:
     """A value of JSON as one of a type; raises one of several errors if it is none."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        types, optional = (
-            get_type_hints(kind),
-            {each.name for each in fields(kind) if each.default_factory is not MISSING},
-        )
-        return kind(
+        made: Any = kind
+        optional = {each.name for each in fields(kind) if each.default_factory is not MISSING}
+        return made(
             **{
-                name: _parsed(types[name], value[name])
-                for name in types
+                name: _parsed(hint, value[name])
+                for name, hint in get_type_hints(kind).items()
                 if name in value or name not in optional
             }
         )

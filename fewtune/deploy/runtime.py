@@ -132,8 +132,6 @@ class Runtime:
         self._call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
         self._release = self._ffi.TVMFFIObjectDecRef
         self._release.argtypes = [ctypes.c_void_p]
-        for function in (self._ffi.TVMFFITensorFromDLPack, self._ffi.TVMFFIObjectIncRef):
-            function.argtypes = None
         self._functions: dict[str, Object] = {}
 
     def owned(self, handle: int) -> Object:
