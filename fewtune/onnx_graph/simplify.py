@@ -31,6 +31,7 @@ from fewtune.onnx_graph.operators.expand import (
 from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.rewrites import rewrite
+from fewtune.onnx_graph.rows import planes_of_rows
 from fewtune.onnx_graph.slice_products import join_slice_products
 from fewtune.onnx_graph.views import move_views
 from fewtune.process.optional_steps import OptionalSteps
@@ -49,13 +50,14 @@ _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
+ROWS = "planes_of_rows"
 _REWRITES: dict[str, Callable[[ModelProto], ModelProto]] = {
     "rewrites": rewrite,
     "moved_views": move_views,
     "products_of_slices": join_slice_products,
 }
 # Optional steps of `with_layers`, in order.
-REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
+REWRITES = (HALVES_IN_FLOATS, ROWS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
 
 
 def simplify(model: ModelProto) -> ModelProto:
@@ -103,6 +105,9 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
         with steps.step(HALVES_IN_FLOATS):
             result = widen_float16(result)
     result = expand(result, EARLY)
+    if steps.uses(ROWS):
+        with steps.step(ROWS):
+            result = planes_of_rows(result)
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):
             result = lift(result)

@@ -31,11 +31,11 @@ from fewtune.onnx_graph.graph import (
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
-_UNARY = frozenset(
+UNARY = frozenset(
     {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish"}
     | {"Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Tanh"}
 )
-_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
+BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
 
 
 class _View(NamedTuple):
@@ -112,7 +112,7 @@ class _Mover:
             return self._reshapes(node)
         if node.op_type == "Gather":
             return self._slices(node)
-        if node.op_type in _UNARY | _BINARY:
+        if node.op_type in UNARY | BINARY:
             return self._computes_before_reshape(node) or self._sums_before_transpose(node)
         return False
 
@@ -145,7 +145,7 @@ class _Mover:
     def _takes_any_shape(self, node: NodeProto, shape: list[int]) -> bool:
         if node.op_type == "Reshape":
             return True
-        is_elementwise = node.op_type in _UNARY | _BINARY and node.domain in STANDARD
+        is_elementwise = node.op_type in UNARY | BINARY and node.domain in STANDARD
         shapes = [self._graph.shape(name) for name in [*node.input, node.output[0]]]
         return is_elementwise and all(each in (shape, []) for each in shapes)
 
@@ -172,7 +172,7 @@ class _Mover:
         """Apply a binary operator to what two equal transposes read, unless both have to stay."""
         graph, result = self._graph, node.output[0]
         both = [self._views[name] for name in node.input if name in self._views]
-        if node.op_type not in _BINARY or len(both) < 2:
+        if node.op_type not in BINARY or len(both) < 2:
             return False
         orders = [attributes_of(view.node).get("perm") for view in both]
         shapes = [graph.shape(view.data) for view in both]
