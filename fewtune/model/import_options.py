@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 # Bytes of weights that a library may hold for each byte of the ONNX model's.
 MOST_GROWTH = 2.0
 

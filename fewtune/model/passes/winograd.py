@@ -428,7 +428,8 @@ class Winograd:
         relax.analysis.post_order_visit(module["main"], count)
         tiles = tiles_within(counts, self._most_bytes)
         self.reduced = sum(counts[each] for each, m in tiles.items() if m != best_tile(each))
-        room = self._most_bytes - sum(added_bytes(*each) * counts[each[0]] for each in tiles.items())
+        added = sum(added_bytes(*each) * counts[each[0]] for each in tiles.items())
+        room = self._most_bytes - added
 
         def tile_of(convolution: Convolution) -> int:
             nonlocal room
