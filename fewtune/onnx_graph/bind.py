@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from fewtune.errors import InputError, MachineError
 from fewtune.onnx_graph.graph import (
@@ -56,8 +56,10 @@ _SHAPE_INPUTS: dict[str, Collection[int]] = {
     "Resize": (2, 3),
     "Slice": (1, 2, 3, 4),
 }
-# Operators that pass sizes on.
-_CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+# Operators that pass sizes on from their first input, and those that compute them from all.
+_CARRYING = frozenset({"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+_CARRYING |= {"ReduceMax", "ReduceMin", "ReduceSum", "Ceil", "Floor", "Not"}
+_COMPUTING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Sub"})
 _MOST_SHOWN = 8
 
 
@@ -232,6 +234,8 @@ def _refuse_unverifiable(model: ModelProto) -> None:
 def _example(value: ValueInfoProto) -> str:
     """Example of a constant for an input."""
     count = math.prod(static_shape(value) or [])
+    if value.type.tensor_type.elem_type == TensorProto.BOOL:
+        return "[true]" if static_shape(value) else "true"
     return "8" if count == 1 else f"[{','.join(map(str, range(1, min(count, _MOST_SHOWN) + 1)))}]"
 
 
@@ -240,9 +244,9 @@ def _source(name: str, producers: dict[str, NodeProto], inputs: Collection[str])
     if name in inputs:
         return name
     node = producers.get(name)
-    if node is None or node.op_type not in _CARRYING:
+    if node is None or node.op_type not in _CARRYING | _COMPUTING:
         return None
-    given = node.input if node.op_type == "Concat" else node.input[:1]
+    given = node.input if node.op_type in _COMPUTING else node.input[:1]
     found = (_source(each, producers, inputs) for each in given)
     return next((each for each in found if each is not None), None)
 
@@ -273,11 +277,11 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
         varying = complete_shapes(model, samples)
     for value in model.graph.output:
         if static_shape(value) is None:
-            raise InputError(_open_output(value.name, varying))
+            raise InputError(_open_output(model, value.name, varying))
     return model
 
 
-def _open_output(output: str, varying: Mapping[str, NodeProto]) -> str:
+def _open_output(model: ModelProto, output: str, varying: Mapping[str, NodeProto]) -> str:
     """Message on why the shape of an output is open, and at which node that begins."""
     if output not in varying:
         return (
@@ -289,9 +293,16 @@ def _open_output(output: str, varying: Mapping[str, NodeProto]) -> str:
     while (before := next((read for read in node.input if read in varying), None)) is not None:
         name, node = before, varying[before]
     through = "" if name == output else f", and with it the shape of output {output!r}"
+    producers = {name: each for each in model.graph.node for name in each.output}
+    inputs = {value.name: value for value in graph_inputs(model.graph)}
+    source = _source(node.input[0], producers, inputs) if node.op_type == "If" else None
+    if source is None:
+        advice = "such a model is not supported, end it before that node"
+    else:
+        advice = f"bind its condition, as in --constant {source}={_example(inputs[source])}"
     return (
         f"the shape of {name!r}{through} depends on the input's values: {node_text(node)} "
-        "chooses it while the model runs; such a model is not supported, end it before that node"
+        f"chooses it while the model runs; {advice}"
     )
 
 

@@ -271,3 +271,32 @@ def test_a_size_of_one_number_is_bound_by_a_number(shape):
     nodes = [helper.make_node("TopK", ["x", "count"], ["y", "places"], "largest")]
     with pytest.raises(InputError, match=r"TopK node 'largest' .*--constant count=8"):
         bind_shapes(model_of(nodes, inputs=[count]), {}, {})
+
+
+def test_lengths_whose_largest_decides_a_shape_must_be_bound():
+    lengths = helper.make_tensor_value_info("lengths", TensorProto.INT64, [2])
+    nodes = [
+        helper.make_node("ReduceMax", ["lengths"], ["longest"], keepdims=0),
+        helper.make_node("Range", ["zero", "longest", "one"], ["places"], "counted"),
+        helper.make_node("Cast", ["places"], ["y"], to=TensorProto.FLOAT),
+    ]
+    numbers = [numpy_helper.from_array(np.int64(n), name) for n, name in enumerate(["zero", "one"])]
+    model = model_of(nodes, inputs=[lengths])
+    model.graph.initializer.extend(numbers)
+    with pytest.raises(InputError, match=r"Range node 'counted' .*--constant lengths=\[1,2\]"):
+        bind_shapes(model, {}, {})
+
+
+def test_a_condition_that_decides_a_shape_must_be_bound():
+    is_cached = helper.make_tensor_value_info("is_cached", TensorProto.BOOL, [1])
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("one", "two")]
+    branches = [
+        helper.make_graph([helper.make_node(kind, ["x"], [out.name])], kind, [], [out])
+        for kind, out in zip(("Neg", "Size"), outputs)
+    ]
+    branches[1].node.append(helper.make_node("Cast", ["two"], ["number"], to=TensorProto.FLOAT))
+    branches[1].output[0].name = "number"
+    given = dict(zip(("then_branch", "else_branch"), branches))
+    nodes = [helper.make_node("If", ["is_cached"], ["y"], "chosen", **given)]
+    with pytest.raises(InputError, match=r"If node 'chosen' .*--constant is_cached=\[true\]"):
+        bind_shapes(model_of(nodes, inputs=[is_cached]), {}, {})
