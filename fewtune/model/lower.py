@@ -12,7 +12,7 @@ import onnx
 from fewtune.errors import InputError, last_line
 from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
-from fewtune.model.passes import long_sums, pad_softmax, transposed
+from fewtune.model.passes import long_sums, pad_softmax, safe_indices, transposed
 from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.padding import Padding
@@ -204,7 +204,7 @@ def _legalizers(
     padding: Padding | None,
 ) -> dict[str, Any]:
     """Legalizers by operator; each is an optional step that falls back on the one before it."""
-    found: dict[str, Any] = {resize.OPERATOR: resize.legalized}
+    found: dict[str, Any] = {resize.OPERATOR: resize.legalized, **safe_indices.legalizers()}
 
     def add(step: str, operator: str, make: Callable[..., Any], *given: Any) -> None:
         usual = tvm.ir.Op.get(operator).get_attr("FLegalize")
