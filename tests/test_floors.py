@@ -285,7 +285,7 @@ BUDGETS = {
     "loose": 850,
     "machine": 600,
     "measure": 710,
-    "model": 3010,
+    "model": 3080,
     "model_check": 210,
     "oneshot": 400,
     "onnx_graph": 4850,

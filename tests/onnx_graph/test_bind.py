@@ -292,11 +292,11 @@ def test_a_condition_that_decides_a_shape_must_be_bound():
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("one", "two")]
     branches = [
         helper.make_graph([helper.make_node(kind, ["x"], [out.name])], kind, [], [out])
-        for kind, out in zip(("Neg", "Size"), outputs)
+        for kind, out in zip(("Neg", "Size"), outputs, strict=True)
     ]
     branches[1].node.append(helper.make_node("Cast", ["two"], ["number"], to=TensorProto.FLOAT))
     branches[1].output[0].name = "number"
-    given = dict(zip(("then_branch", "else_branch"), branches))
+    given = dict(zip(("then_branch", "else_branch"), branches, strict=True))
     nodes = [helper.make_node("If", ["is_cached"], ["y"], "chosen", **given)]
     with pytest.raises(InputError, match=r"If node 'chosen' .*--constant is_cached=\[true\]"):
         bind_shapes(model_of(nodes, inputs=[is_cached]), {}, {})

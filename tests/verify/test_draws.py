@@ -13,7 +13,7 @@ from tests import tiny_models
 from tests.verify import small_models
 
 
-def test_integers_are_below_the_rows_of_their_table() -> None:
+def test_integers_are_below_the_rows_of_their_table():
     model = small_models.embedding()
     assert index_limits(model) == {"ids": (-50, 49)}
     first, second, *_ = drawn_inputs(model, tensor_specs(model)[0], 0)
@@ -23,7 +23,7 @@ def test_integers_are_below_the_rows_of_their_table() -> None:
     assert (second.feeds["mask"] == 1).all()
 
 
-def test_indices_are_below_the_axes_that_they_read_and_write() -> None:
+def test_indices_are_below_the_axes_that_they_read_and_write():
     # A graph network: edges between rows, and rows that are summed for each graph.
     nodes = [
         helper.make_node("Gather", ["edges", "first"], ["sources"], axis=0),
@@ -65,7 +65,7 @@ def test_indices_are_below_the_axes_that_they_read_and_write() -> None:
     assert index_limits(model) == limits
 
 
-def test_constants_that_are_added_move_the_limits_of_an_index() -> None:
+def test_constants_that_are_added_move_the_limits_of_an_index():
     nodes = [
         helper.make_node("Add", ["places", "offsets"], ["rows"]),
         helper.make_node("Gather", ["table", "rows"], ["read"]),
@@ -96,7 +96,7 @@ def test_constants_that_are_added_move_the_limits_of_an_index() -> None:
     assert index_limits(model) == {"places": (-10, 6)}
 
 
-def test_floats_are_drawn_in_three_ways_and_reproducibly() -> None:
+def test_floats_are_drawn_in_three_ways_and_reproducibly():
     model = tiny_models.tiny_convolutional_model()
     draws = drawn_inputs(model, tensor_specs(model)[0], 3)
     low = [float(draw.feeds["input"].min()) for draw in draws]
@@ -107,7 +107,7 @@ def test_floats_are_drawn_in_three_ways_and_reproducibly() -> None:
         np.testing.assert_array_equal(draw.feeds["input"], again.feeds["input"])
 
 
-def test_integers_in_arithmetic_only_reach_further() -> None:
+def test_integers_in_arithmetic_only_reach_further():
     nodes = [
         helper.make_node("Cast", ["step"], ["time"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["time", "x"], ["angles"]),

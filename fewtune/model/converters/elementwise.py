@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.model.passes.relax_calls import text_attribute
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.tvm_compat.values import array_of, is_constant, known_array
 
@@ -40,6 +41,21 @@ def index_of(
     found = bb.normalize(operator(data, axis, bool(attributes.get("keepdims", 1))))
     found = bb.normalize(relax.op.maximum(found, relax.const(0, "int64")))
     return relax.op.subtract(relax.const(int(extent) - 1, "int64"), found) if is_last else found
+
+
+def bit_shift(
+    bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: int
+) -> relax.Expr | None:
+    """A shift; by the width of the type and more it leaves nothing, where processors wrap."""
+    data, count = inputs
+    if not isinstance(data, relax.Expr) or not isinstance(count, relax.Expr):
+        return None
+    dtype = str(data.ty.dtype)
+    is_left = text_attribute(attributes, "direction", "") == "LEFT"
+    shifted = bb.normalize((relax.op.left_shift if is_left else relax.op.right_shift)(data, count))
+    width = relax.const(np.iinfo(dtype).bits, dtype)
+    is_within = bb.normalize(relax.op.less(count, width))
+    return relax.op.where(is_within, shifted, relax.const(0, dtype))
 
 
 def cast(bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: int) -> relax.Expr | None:

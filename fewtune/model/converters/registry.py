@@ -31,6 +31,7 @@ _FRIENDLY: dict[str, Converter] = {
 _NEEDED: dict[str, Converter] = {
     "ArgMax": partial(elementwise.index_of, relax.op.argmax),
     "ArgMin": partial(elementwise.index_of, relax.op.argmin),
+    "BitShift": elementwise.bit_shift,
     "Cast": elementwise.cast,
     "ConvInteger": elementwise.integer_convolution,
     "MatMulInteger": elementwise.integer_product,

@@ -90,8 +90,17 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Largest and smallest of booleans, as integers."""
-    kind = graph.element_type(node.input[0])
+    """Largest and smallest of booleans, as integers; of no elements, a constant."""
+    kind, given, shape = (
+        graph.element_type(node.input[0]),
+        graph.shape(node.input[0]) or [],
+        graph.shape(node.output[0]) or [],
+    )
+    if kind in _FLOATS and 0 in given and 0 not in shape:
+        least = -np.inf if node.op_type == "ReduceMax" else np.inf
+        nothing = np.full(shape, least, graph.dtype(node.input[0]))
+        graph.op("Identity", [graph.constant(nothing)], node.output[0])
+        return True
     if kind != TensorProto.BOOL:
         return False
     number = graph.cast(node.input[0], TensorProto.INT32)
@@ -134,6 +143,16 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto) -> bool:
     return True
 
 
+def _sloped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """PRelu of integers, which TVM refuses."""
+    data, slope = node.input
+    if graph.dtype(data).kind == "f":
+        return False
+    is_below = graph.op("Less", [data, graph.constant(0, graph.dtype(data))])
+    graph.op("Where", [is_below, graph.op("Mul", [data, slope]), data], node.output[0])
+    return True
+
+
 def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, ratio, training = optional(node.input, 3)
     is_trained = graph.value(training) if training else np.array(False)
@@ -152,6 +171,7 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Equal"): _boolean_equality,
     ("", "IsInf"): _is_inf,
     ("", "OneHot"): _one_hot,
+    ("", "PRelu"): _sloped,
     ("", "Pow"): _power,
     **{("", name): _in_doubles for name in ("Acosh", "Asinh", "Atanh", "Cosh", "Sinh")},
     **{("", f"Reduce{kind}"): _reduction for kind in ("Max", "Min")},

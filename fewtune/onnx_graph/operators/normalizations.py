@@ -10,7 +10,7 @@ from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handle
 
 # ONNX's default, rounded to float32 as attributes are.
 EPSILON = float(np.float32(1e-5))
-_LAYER_NORM = 17
+_LAYER_NORM, _FACTORS_OF_CHANNELS = 17, 21
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -62,6 +62,26 @@ def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     # A norm is also zero if the squares underflow.
     is_zero = graph.op("Equal", [norm, zero])
     graph.op("Where", [is_zero, zero, graph.op("Div", [data, norm])], node.output[0])
+    return True
+
+
+def _group(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Normalise groups as instances: TVM's kernel subtracts squares, which cancel far from zero."""
+    (data, scale, shift), given = node.input, attributes_of(node)
+    shape, count = graph.shape(data), given["num_groups"]
+    if shape is None or graph.element_type(data) != TensorProto.FLOAT:
+        return False
+    groups = [shape[0], count, int(np.prod(shape[1:])) // count]
+    rows = graph.reshape(data, groups)
+    ones, zeros = (graph.constant(np.full(count, each, np.float32)) for each in (1, 0))
+    epsilon = given.get("epsilon", EPSILON)
+    normal = graph.op("InstanceNormalization", [rows, ones, zeros], epsilon=epsilon)
+    # Before operator set 21, a factor is of a group.
+    wide = shape if graph.opset >= _FACTORS_OF_CHANNELS else groups
+    channels = [1, wide[1], *([1] * (len(wide) - 2))]
+    normal = graph.op("Mul", [graph.reshape(normal, wide), graph.reshape(scale, channels)])
+    shifted = graph.op("Add", [normal, graph.reshape(shift, channels)])
+    graph.reshape(shifted, shape, node.output[0])
     return True
 
 
@@ -136,6 +156,7 @@ def _plus(graph: GraphBuilder, data: str, number: float) -> str:
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "BatchNormalization"): _batch,
+    ("", "GroupNormalization"): _group,
     ("", "LayerNormalization"): _layer,
     ("", "LpNormalization"): _by_norm,
     ("", "MeanVarianceNormalization"): _mean_and_variance,

@@ -1,0 +1,73 @@
+"""Values at the ends of what operators take: far from zero, none at all, too wide a shift."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from fewtune.verify.session import run_onnxruntime
+from tests.expanded_models import node_model
+from tests.made.compiled import outputs
+
+GENERATOR = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("offset", [0, 3000])
+def test_groups_are_normalized_in_two_passes(opset, offset):
+    data = (GENERATOR.standard_normal((2, 4, 3, 8)) + offset).astype("float32")
+    scale = np.arange(1, 5 if opset > 18 else 3, dtype="float32")
+    arrays = {"x": data, "scale": scale, "shift": -scale}
+    node = helper.make_node("GroupNormalization", list(arrays), ["y"], num_groups=2)
+    model, feeds = node_model(node, arrays, ["scale", "shift"], opset)
+    ((ours,),) = outputs(model, [data])
+    rows = data.astype(np.float64).reshape(2, 2, -1)
+    apart = rows - rows.mean(-1, keepdims=True)
+    normal = (apart / np.sqrt(apart.var(-1, keepdims=True) + 1e-5)).reshape(data.shape)
+    factors = (scale if opset > 18 else np.repeat(scale, 2)).reshape(1, 4, 1, 1)
+    right = normal * factors - factors
+    # What a float's last place at 3000 moves an element of deviation 1.
+    assert np.abs(ours - right).max() < (4e-3 if offset else 1e-5)
+    if not offset:
+        np.testing.assert_allclose(ours, run_onnxruntime(model, feeds, 1)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_a_shift_by_the_width_and_more_leaves_nothing(kind, direction):
+    width = np.iinfo(kind).bits
+    counts = np.array([0, 1, width - 1, width, width + 1, 32, 64, 255], kind)
+    data = np.full(8, np.iinfo(kind).max // 3 * 2, kind)
+    node = helper.make_node("BitShift", ["x", "n"], ["y"], direction=direction)
+    model, _ = node_model(node, {"x": data, "n": counts})
+    ((ours,),) = outputs(model, [data, counts])
+    shifted = [int(data[0]) << int(n) if direction == "LEFT" else data[0] >> n for n in counts]
+    shifted = [int(each) % 2**width if n < width else 0 for each, n in zip(shifted, counts, strict=True)]
+    np.testing.assert_array_equal(ours, np.array(shifted, kind))
+
+
+@pytest.mark.parametrize(("kind", "right"), [("ReduceMax", -np.inf), ("ReduceMin", np.inf)])
+def test_an_extreme_of_nothing_is_infinite(kind, right):
+    arrays = {"x": GENERATOR.standard_normal((2, 3)).astype("float32")}
+    arrays |= {"zero": np.array([0]), "axis": np.array([1])}
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "zero", "axis"], ["nothing"]),
+        helper.make_node(kind, ["nothing", "axis"], ["most"]),
+        helper.make_node("Max", ["most", "x"] if right < 0 else ["most"], ["y"]),
+    ]
+    model, feeds = node_model(nodes[0], arrays, ["zero", "axis"], 18)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.output[0].name = "y"
+    ((ours,),) = outputs(model, [arrays["x"]])
+    np.testing.assert_array_equal(ours, run_onnxruntime(model, feeds, 1)[0])
+    np.testing.assert_array_equal(ours, arrays["x"] if right < 0 else np.full((2, 1), right))
+
+
+def test_integers_below_zero_are_multiplied_by_their_slope():
+    arrays = {"x": np.array([[-3, 0, 4]], np.int32), "slope": np.array([2, 5, 7], np.int32)}
+    model, feeds = node_model(helper.make_node("PRelu", list(arrays), ["y"]), arrays, ["slope"])
+    ((ours,),) = outputs(model, [arrays["x"]])
+    np.testing.assert_array_equal(ours, [[-6, 0, 4]])
+    np.testing.assert_array_equal(ours, run_onnxruntime(model, feeds, 1)[0])
