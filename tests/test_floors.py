@@ -288,7 +288,7 @@ BUDGETS = {
     "model": 3080,
     "model_check": 210,
     "oneshot": 400,
-    "onnx_graph": 4850,
+    "onnx_graph": 4890,
     "predictor": 790,
     "process": 810,
     "progress": 80,
