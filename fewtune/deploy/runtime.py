@@ -341,10 +341,10 @@ class Caller:
 
     def __init__(self, choice: ThreadChoice) -> None:
         self._jobs: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_make_calls, args=(self._jobs,), name="fewtune-session", daemon=True
         )
-        thread.start()
+        self.thread.start()
         self.call(lambda: runtime().start_pool(choice))
 
     def call(self, work: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.deploy.note import Function, Note, Tensor, require_runnable
+from fewtune.deploy.note import TYPES, Function, Note, Tensor, require_runnable
 from fewtune.deploy.runtime import (
     Any_,
     Caller,
@@ -28,6 +28,7 @@ from fewtune.errors import InputError, MachineError
 
 # Kernels read inputs by instructions that want addresses that are multiples of this.
 _ALIGNMENT = 64
+_DTYPES = {name: np.dtype(name) for name in TYPES}
 # DLPack's codes of types by NumPy's kinds.
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 
@@ -159,10 +160,10 @@ class InferenceSession:
         bound, arrays = self._checked(input_feed)
         for spec in self._chosen(bound, list(places)):
             place = places[spec.name]
-            if (place.dtype.name, place.shape) != (spec.dtype, spec.shape):
+            if (place.dtype, place.shape) != (_DTYPES[spec.dtype], spec.shape):
                 raise InputError(
                     f"output {spec.name!r} is {spec.dtype} of shape {spec.shape}, and an array of "
-                    f"{place.dtype.name} of shape {place.shape} was given for it"
+                    f"{place.dtype} of shape {place.shape} was given for it"
                 )
             if not place.flags.writeable:
                 raise InputError(f"the array for output {spec.name!r} is read-only")
@@ -245,7 +246,7 @@ class _Memory:
             "version": 3,
             "data": ((tensor.data or 0) + tensor.byte_offset, False),
             "shape": tuple(tensor.shape[: tensor.ndim]),
-            "typestr": np.dtype(spec.dtype).str,
+            "typestr": _DTYPES[spec.dtype].str,
         }
 
 
@@ -284,7 +285,7 @@ class _Slot:
     """An input's tensor: it lies on the caller's memory where that is aligned, else on its own."""
 
     def __init__(self, machine: Machine, spec: Tensor) -> None:
-        dtype = np.dtype(spec.dtype)
+        dtype = _DTYPES[spec.dtype]
         raw = np.zeros(int(np.prod(spec.shape)) * dtype.itemsize + _ALIGNMENT, np.uint8)
         begin = -raw.ctypes.data % _ALIGNMENT
         size = raw.size - _ALIGNMENT
@@ -366,7 +367,7 @@ def _array(spec: Tensor, value: Any) -> np.ndarray:
     if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__dlpack__"):
         return _converted(spec, value)
     array = _shared(spec.name, value)
-    if array.dtype.name != spec.dtype or not array.dtype.isnative:
+    if array.dtype != _DTYPES[spec.dtype]:
         raise InputError(
             f"input {spec.name!r} takes {spec.dtype}, and an array of {array.dtype} was given: "
             f"convert it by astype({spec.dtype!r})"
