@@ -99,6 +99,17 @@ def _add_models(commands: _Commands) -> None:
         "  fewtune check bert.onnx --dimension batch=1 --dimension sequence=128\n"
         "  fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json\n",
     )
+    info = _command(
+        commands,
+        "library:info",
+        "say what a library is: its model, inputs, outputs, machine, accuracy",
+        "Print the note of a library that fewtune made, after its digest was checked. Nothing of "
+        "it is run.",
+        "  fewtune info out/squeezenet/selective/compile/model.so\n"
+        "  fewtune info model.so --json\n",
+    )
+    info.add_argument("library", metavar="LIBRARY", help="path of a model.so")
+    _flag(info, "--json", "as JSON on standard output")
     source = "path of an .onnx file, or light:NAME for an architecture of the onnx package"
     check.add_argument("source", metavar="MODEL", help=f"{source}, or a registered name")
     _flag(check, "--json", "as JSON on standard output")

