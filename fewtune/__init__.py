@@ -10,6 +10,7 @@ from fewtune.process.child_python import end_by_interrupts_while_loading
 
 if TYPE_CHECKING:
     from fewtune.api import TunedModel, tune
+    from fewtune.deploy.bundle import bundle
     from fewtune.deploy.session import InferenceSession, SessionOptions, load
     from fewtune.model_check.check import check
     from fewtune.model_check.report import CheckReport
@@ -24,6 +25,7 @@ _HOMES = {
     "InferenceSession": "fewtune.deploy.session",
     "SessionOptions": "fewtune.deploy.session",
     "TunedModel": "fewtune.api",
+    "bundle": "fewtune.deploy.bundle",
     "check": "fewtune.model_check.check",
     "load": "fewtune.deploy.session",
     "tune": "fewtune.api",
@@ -33,6 +35,7 @@ __all__ = [
     "InferenceSession",
     "SessionOptions",
     "TunedModel",
+    "bundle",
     "check",
     "load",
     "tune",

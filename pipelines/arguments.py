@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     _add_logs(commands)
     _add_predictor(commands)
     _add_compile(commands)
+    _add_bundle(commands)
     _add_services(commands)
     return top
 
@@ -317,6 +318,25 @@ def _add_compile(commands: _Commands) -> None:
     output = "gets model.so (default out/MODEL/cuda-ARCH)"
     command.add_argument("--output", metavar="DIR", help=output)
     _shape_options(command)
+
+
+def _add_bundle(commands: _Commands) -> None:
+    command = _command(
+        commands,
+        "bundle:bundle",
+        "write a library with all that runs it, for a machine without fewtune and TVM",
+        "Write a model's library, TVM's runtime, a loader for Python (NumPy only), a header and an "
+        "example for C++, and licenses: 6 MB beside the library.",
+        "  fewtune bundle squeezenet\n"
+        "  fewtune bundle squeezenet --to squeezenet.tar.gz\n"
+        "  fewtune bundle model.so --to /srv/detector\n",
+    )
+    command.add_argument(
+        "model", metavar="MODEL", help="a model with a result, or a library's path"
+    )
+    place = "a folder, or a file that ends in .tar.gz, not there yet (default MODEL-bundle)"
+    command.add_argument("--to", metavar="PATH", help=place)
+    command.add_argument("--strategy", default="selective", help="of the result (selective)")
 
 
 def _add_services(commands: _Commands) -> None:

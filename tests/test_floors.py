@@ -279,7 +279,7 @@ BUDGETS = {
     "bank": 410,
     "benchmark": 860,
     "compile": 900,
-    "deploy": 690,
+    "deploy": 800,
     "finals": 210,
     "fleet": 500,
     "loose": 850,
@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 770,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4050, ("benchmarks",): 6060, ("tests",): 21900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4090, ("benchmarks",): 6060, ("tests",): 22040}
 
 
 def code_lines(path: Path) -> int:

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from fewtune.errors import InputError, MachineError
 
 FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
-# A bundle's libraries of TVM, beside this file, and the file that holds their version.
-OWN_FOLDER, VERSION = Path(__file__).with_name("lib"), "version.txt"
+# The folder of a bundle's libraries of TVM, beside its packages, and the file of their version.
+OWN_FOLDER, VERSION = Path(__file__).parents[2] / "lib", "version.txt"
 # The version of the C ABI that is spoken here.
 _ABI = (0, 1)
 # Indices of types.
@@ -115,7 +115,7 @@ class Runtime:
     """TVM's runtime, loaded into this process."""
 
     def __init__(self) -> None:
-        ffi, runtime, self.version = _found()
+        ffi, runtime, self.version = found()
         try:
             self._ffi = ctypes.CDLL(str(ffi), ctypes.RTLD_GLOBAL)
             self._runtime = ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)
@@ -246,15 +246,15 @@ def runtime() -> Runtime:
     return Runtime()
 
 
-def _found() -> tuple[Path, Path, str]:
+def found() -> tuple[Path, Path, str]:
     """Where the two libraries are, and TVM's version: in a bundle, or in the installed wheels."""
     if (OWN_FOLDER / RUNTIME).is_file() and "tvm" not in sys.modules:
         return OWN_FOLDER / FFI, OWN_FOLDER / RUNTIME, (OWN_FOLDER / VERSION).read_text().strip()
     places = []
     for package, name in (("tvm_ffi", FFI), ("tvm", RUNTIME)):
         # Finding a package does not import it.
-        found = importlib.util.find_spec(package)
-        folders = [] if found is None else list(found.submodule_search_locations or [])
+        spec = importlib.util.find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
         places += [path for each in folders if (path := Path(each) / "lib" / name).is_file()][:1]
     if len(places) < 2:
         raise MachineError("TVM's runtime is not installed: install apache-tvm, or use a bundle")
