@@ -17,7 +17,7 @@ from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.errors import InputError
-from fewtune.machine.host import apart_from_the_pool, cores_off_the_pool, on_cores
+from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE
 from fewtune.runtime.executable import CompiledModel
@@ -112,8 +112,9 @@ class Variants:
         self.options = _with_room(options, imported.parameters, variants)
         if untuned is True:
             untuned = untuned_model(import_directory, self._target)
-        if untuned:
-            self._set_inputs(untuned)
+        self._untuned = [untuned] if untuned else []
+        for model in self._untuned:
+            self._set_inputs(model)
         self._compiled: dict[str, list[CompiledModel]] = {name: [] for name in libraries}
         self.runs: dict[str, list[interleave.Run]] = {_UNTUNED: [untuned.run]} if untuned else {}
         self.runs |= {name: [] for name in [*libraries, _ONNXRUNTIME]}
@@ -177,8 +178,7 @@ class Variants:
         for name in self._compiled:
             found = found.worse(self.difference(name))
         samples_s = self.measured(rounds, known_within)
-        with apart_from_the_pool():
-            kernels_s = kernels_in_turns(self._compiled)
+        kernels_s = kernels_in_turns(self._compiled)
         return Measurements(
             samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks
         )
@@ -189,20 +189,18 @@ class Variants:
         With ``known_within``, rounds end when every median's relative standard error is at most
         that.
 
-        While a library runs, this thread keeps off the cores to which TVM's other threads are
-        bound. Without this, every other process of a comparison had both on one core for a while,
-        and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime does not bind its
-        threads, and the system keeps them apart.
+        While the untuned model runs, this thread keeps off the cores to which TVM's other threads
+        are bound. Without this, every other process of a comparison had both on one core for a
+        while. Libraries and onnxruntime do not bind their threads, and the system keeps them
+        apart.
         """
         tuned = frozenset(self._compiled)
-        # The thread pool exists once a kernel has run.
-        self._compiled[min(tuned)][0].run()
+        # Threads begin with a model's first run, and stay on the cores that it was allowed.
+        for model in (*self._untuned, *(copies[0] for copies in self._compiled.values())):
+            model.run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
         placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
-            name: [
-                partial(on_cores, apart if name in {*tuned, _UNTUNED} else roaming, run)
-                for run in runs
-            ]
+            name: [partial(on_cores, apart if name == _UNTUNED else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }
         try:

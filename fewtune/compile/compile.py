@@ -28,7 +28,7 @@ from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.device import Device, device_of
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.linking import export_library, with_own_threads
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
@@ -195,7 +195,8 @@ class _Exported:
             self._last = None
             # The library of another build may be in use.
             self.path.unlink(missing_ok=True)
-            export_library(executable, self.path, self._device.link)
+            threads = self._device.fingerprint.threads
+            export_library(executable, self.path, with_own_threads(threads, self._device.link))
             self._last = executable, self._difference(self._device.load(self.path))
         return self._last[1]
 

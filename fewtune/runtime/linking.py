@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,22 @@ from fewtune.tvm_compat.noise import without_noise
 from fewtune.util.files import full_disk
 
 _COMPILER = "Compilation error:"
+_THREADS = Path(__file__).with_name("threads.c")
+
+
+def with_own_threads(threads: int, link: Callable[..., None] | None = None) -> Callable[..., None]:
+    """A linker as ``link`` whose libraries run on threads of their own (``threads.c``)."""
+    from tvm.support import cc
+
+    link = link or cc.create_shared
+
+    @wraps(link)
+    def linked(output: str, objects: list[str], **_: Any) -> None:
+        options = ["-O2", "-pthread", f"-DFEWTUNE_THREADS={threads}"]
+        # A C++ compiler takes a file of C for one of C++, unless it is told.
+        link(output, [*objects, "-x", "c", str(_THREADS)], options=options)
+
+    return linked
 
 
 def export_library(built: Any, path: Path, link: Callable[..., None] | None = None) -> None:
