@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 770,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4090, ("benchmarks",): 6060, ("tests",): 22040}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4090, ("benchmarks",): 6060, ("tests",): 22130}
 
 
 def code_lines(path: Path) -> int:
