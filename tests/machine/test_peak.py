@@ -14,7 +14,7 @@ from fewtune.machine.peak import (
     triad_kernel,
 )
 from fewtune.runtime import dot_products
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import build, compiled, tvm
 from tests import tuned_tiny
 
