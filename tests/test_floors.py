@@ -301,7 +301,7 @@ BUDGETS = {
     "selection": 450,
     "sharing": 1050,
     "similarity": 130,
-    "steps": 280,
+    "steps": 290,
     "storage": 380,
     "task": 420,
     "timing": 470,
