@@ -294,7 +294,7 @@ BUDGETS = {
     "progress": 80,
     "report": 440,
     "research": 770,
-    "runtime": 852,
+    "runtime": 860,
     "schedule": 2250,
     "schedule_check": 680,
     "search": 660,
