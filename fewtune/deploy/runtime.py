@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
-import queue
 import re
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fewtune.errors import InputError, MachineError
 
@@ -33,8 +30,6 @@ _NONE, _INT, _TEXT, _TENSOR, _ARRAY, _FIRST_OBJECT = 0, 1, 8, 70, 71, 64
 _HEADER_BYTES = 24
 # TVM's numbers for the first CPU and its allocator that keeps freed memory.
 _CPU, _POOLED = 1, 2
-# TVM's ways to bind a pool's threads to cores: to one each, to all alike.
-_ONE_EACH, _ALL_ALIKE = -2, -3
 
 
 class Any_(ctypes.Structure):  # noqa: N801 (the ABI's name is Any, which Python has)
@@ -76,29 +71,6 @@ class ManagedTensor(ctypes.Structure):
 
 class _Bytes(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
-class ThreadChoice(NamedTuple):
-    """How a session's threads bind and wait.
-
-    Attributes
-    ----------
-    threads : int
-        With the one that calls.
-    binds : bool
-        Each to a core of its own.
-    spins : int
-        How often an idle thread looks for work before it sleeps. TVM reads it once a process.
-    """
-
-    threads: int
-    binds: bool
-    spins: int
-
-
-def choose_threads(threads: int) -> ThreadChoice:
-    """How so many threads bind and wait, beside other programs that want the cores."""
-    return ThreadChoice(threads, binds=False, spins=2000)
 
 
 class Object:
@@ -196,23 +168,6 @@ class Runtime:
         count = ctypes.c_int64.from_address(given.handle + _HEADER_BYTES + 8).value
         return [self.shared(item.value) for item in (Any_ * count).from_address(data or 0)]
 
-    def start_pool(self, choice: ThreadChoice) -> None:
-        """Start the pool of workers of the calling thread; TVM has one for each that calls."""
-        cores = sorted(os.sched_getaffinity(0))
-        cores = [cores[number % len(cores)] for number in range(choice.threads)]
-        named = self.call(self.named("ffi.Array"), *map(str, cores))
-        mode = _ONE_EACH if choice.binds else _ALL_ALIKE
-        variables = {
-            b"TVM_BIND_THREADS": b"%d" % choice.binds,
-            b"TVM_THREAD_POOL_SPIN_COUNT": b"%d" % choice.spins,
-        }
-        with _environment(variables):
-            self.call(self.named("runtime.config_threadpool"), mode, choice.threads, named)
-            # Each worker reads a variable when it first runs: let each run what does nothing.
-            nothing = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p)
-            if choice.threads > 1:
-                self._runtime.TVMBackendParallelLaunch(nothing, None, ctypes.c_int(0))
-
     def type_of(self, handle: int) -> int:
         """The index of an object's type."""
         return ctypes.c_int32.from_address(handle + 8).value
@@ -264,26 +219,10 @@ def found() -> tuple[Path, Path, str]:
     return places[0], places[1], told[1] if told else "unknown"
 
 
-@contextmanager
-def _environment(values: dict[bytes, bytes]) -> Iterator[None]:
-    """Set variables of the C library within the block; ``os.environ`` stays as it is."""
-    libc = ctypes.CDLL(None)
-    libc.getenv.restype = ctypes.c_char_p
-    before = {name: libc.getenv(name) for name in values}
-    for name, value in values.items():
-        libc.setenv(name, value, 1)
-    try:
-        yield
-    finally:
-        for name, given in before.items():
-            if given is None:
-                libc.unsetenv(name)
-            else:
-                libc.setenv(name, given, 1)
-
-
 class Machine:
     """A loaded library with TVM's virtual machine on it: for one thread at a time.
+
+    Its kernels run on so many threads, which all machines of a library share.
 
     Raises
     ------
@@ -291,7 +230,7 @@ class Machine:
         If TVM cannot load the library.
     """
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, threads: int) -> None:
         self.runtime = runtime()
         call, named = self.runtime.call, self.runtime.named
         self._lookup = named("ffi.ModuleGetFunction")
@@ -301,6 +240,9 @@ class Machine:
             self._machine = call(call(self._lookup, executable, "vm_load_executable", 1))
             start = call(self._lookup, self._machine, "vm_initialization", 1)
             call(start, _CPU, 0, _POOLED)
+            choose = call(self._lookup, executable, "fewtune_set_threads", 1)
+            if isinstance(choose, Object):
+                call(choose, threads)
         except RuntimeError as fault:
             raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
 
@@ -330,50 +272,3 @@ def loadable(library: Path) -> Iterator[Path]:
     # A link does not do: the loader follows it.
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         yield Path(shutil.copyfile(path, f"{scratch}/{path.name}"))
-
-
-class Caller:
-    """A thread that makes all calls of a session.
-
-    TVM keeps a pool of workers for each thread that calls it. Made by this thread, a session's
-    calls share one pool, whoever asks for them, and none of it hangs in a forked child's exit.
-    """
-
-    def __init__(self, choice: ThreadChoice) -> None:
-        self._jobs: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(
-            target=_make_calls, args=(self._jobs,), name="fewtune-session", daemon=True
-        )
-        self.thread.start()
-        self.call(lambda: runtime().start_pool(choice))
-
-    def call(self, work: Callable[[], Any]) -> Any:
-        """Let the thread do something; gives its result, or raises its error."""
-        done = threading.Lock()
-        done.acquire()
-        job: list[Any] = [work, done, None, None]
-        self._jobs.put(job)
-        try:
-            done.acquire()
-        except BaseException:
-            # An interrupt: memory that the call uses has to stay until it ends.
-            done.acquire()
-            raise
-        if job[3] is not None:
-            raise job[3]
-        return job[2]
-
-    def end(self) -> None:
-        """Let the thread end, and its workers with it."""
-        self._jobs.put(None)
-
-
-def _make_calls(jobs: queue.SimpleQueue[list[Any] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        work, done = job[0], job[1]
-        try:
-            job[2] = work()
-        except BaseException as fault:  # noqa: BLE001 (it is raised where the call was made)
-            job[3] = fault
-        del job, work
-        done.release()

@@ -15,12 +15,10 @@ import numpy as np
 from fewtune.deploy.note import TYPES, Function, Note, Tensor, require_runnable
 from fewtune.deploy.runtime import (
     Any_,
-    Caller,
     DLTensor,
     Machine,
     ManagedTensor,
     Object,
-    choose_threads,
     runtime,
     tensor_at,
 )
@@ -69,9 +67,10 @@ class InferenceSession:
 
     Notes
     -----
-    A session may be called from any thread. Calls take turns, each on all the session's threads: a
+    A session may be called from any thread. Calls take turns, each on all the library's threads: a
     virtual machine of TVM is for one call at a time. For calls side by side make several sessions
-    of fewer threads. A session also works in a forked child, which makes workers of its own.
+    of one thread. All sessions of a file have as many threads as the last one asked for. A session
+    also works in a forked child, which makes threads of its own.
     """
 
     def __init__(
@@ -89,13 +88,12 @@ class InferenceSession:
         self._threads = _threads(asked, self.note.threads)
         with _LOADING:
             _require_version(self._path, self.note)
-            machine = Machine(self._path)
+            machine = Machine(self._path, self._threads)
             self._bound = {
                 tuple(each.shape for each in one.inputs): _Bound(machine, one)
                 for one in self.note.functions
             }
             self._lock = threading.Lock()
-            self._caller: Caller | None = None
             _SESSIONS.add(self)
 
     def get_inputs(self) -> list[Tensor]:
@@ -226,14 +224,11 @@ class InferenceSession:
     def _called(self, bound: _Bound, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Run a function; the outputs share TVM's memory."""
         with self._lock:
-            if self._caller is None:
-                self._caller = Caller(choose_threads(self._threads))
-                weakref.finalize(self, self._caller.end).atexit = False
-            return self._caller.call(lambda: bound.run(arrays))
+            return bound.run(arrays)
 
     def _renew(self) -> None:
-        """Forget, in a forked child, the thread that the parent has."""
-        self._lock, self._caller = threading.Lock(), None
+        """Forget, in a forked child, who held the lock in the parent."""
+        self._lock = threading.Lock()
 
 
 class _Memory:

@@ -280,8 +280,9 @@ int __tvm_ffi_fewtune_set_threads(void *self, struct value *given, int count, st
   (void)self;
   pthread_mutex_lock(&pool.in_use);
   int64_t asked = count > 0 ? given->number : 0;
-  pool.asked = asked < 0 ? 0 : asked > MOST ? MOST : (int)asked;
-  end();
+  int threads = asked < 0 ? 0 : asked > MOST ? MOST : (int)asked;
+  if (threads != pool.asked) end();
+  pool.asked = threads;
   pthread_mutex_unlock(&pool.in_use);
   *result = (struct value){0, 0, 0};
   return 0;

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import fewtune
-from fewtune.deploy.runtime import choose_threads
 from fewtune.errors import InputError
 from pipelines.cli import main
 from tests.made import libraries
@@ -109,13 +108,6 @@ def test_the_example_refuses_in_one_sentence(compiled):
         assert done.returncode == 2
         assert word in done.stderr
         assert done.stderr.count("\n") == 1
-
-
-def test_c_plus_plus_chooses_threads_as_python_does():
-    header = (Path(fewtune.__file__).parent / "deploy/cpp/fewtune.hpp").read_text()
-    told = dict(re.findall(r'\* k(Binds|Spins) = "(\d+)"', header))
-    choice = choose_threads(2)
-    assert told == {"Binds": str(int(choice.binds)), "Spins": str(choice.spins)}
 
 
 def test_the_command_packs_the_same_files(folder, tmp_path, capsys):

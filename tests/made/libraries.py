@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fewtune.deploy.note import Function, Note, Tensor, tail
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.linking import export_library, with_own_threads
 from fewtune.runtime.target import architecture
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.util.files import file_sha256
@@ -76,8 +76,15 @@ def note(**changes: object) -> Note:
 def bare() -> Path:
     """The library without a note."""
     path = tuned_tiny.scratch() / "bare.so"
-    export_library(relax.build(module(), tuned_tiny.target()), path)
+    built = relax.build(module(), tuned_tiny.target())
+    export_library(built, path, with_own_threads(2))
     return path
+
+
+def own_threads() -> set[int]:
+    """The ids of this process's threads that are a library's."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name) for task in tasks if (task / "comm").read_text() == "fewtune\n"}
 
 
 def library(path: Path, **changes: object) -> Path:

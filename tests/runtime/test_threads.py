@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from fewtune.model.converters.recurrent_kernel import Recurrence, kernel
 from fewtune.runtime.linking import export_library, load_library, with_own_threads
 from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import compiled, tvm
+from tests.made.libraries import own_threads
 from tests.made.recurrent import TARGET
 
 GRU = Recurrence("GRU", 30, 1, 1, 216)
@@ -50,12 +50,6 @@ def doubles(loaded, number=1.0):
     result = tvm.runtime.tensor(np.zeros((ROWS, 512), "float32"))
     loaded["doubled"](given, result)
     return bool((result.numpy() == 2 * number).all())
-
-
-def own_threads():
-    """The ids of this process's threads that are a library's."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(task.name) for task in tasks if (task / "comm").read_text() == "fewtune\n"}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -296,21 +296,22 @@ inline std::string text_of(const std::vector<int64_t>& shape) {
   return shape.empty() ? "()" : text.str();
 }
 
-// A tuned library, ready to run. Calls from several threads take turns; TVM starts workers for each
-// thread that calls, so let one thread call where that is possible.
+// A tuned library, ready to run. Calls from several threads take turns. All sessions of a file have
+// as many threads as the last one asked for.
 class Session {
  public:
   // `threads`: 0 for as many as the library was tuned for, or as there are cores if these are fewer.
   explicit Session(const std::string& path, int threads = 0) {
     read_note(path);
     check_cpu(path);
-    choose_threads(threads);
+    const int count = threads_for(threads);
     const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
     abi::Ref library = abi::call(abi::global("ffi.Module.load_from_file.so"),
                                  {abi::of(file.c_str()), abi::of("so")});
     machine_ = abi::call(abi::member(library, "vm_load_executable"), {});
     // The first CPU, with the allocator that keeps freed memory.
     abi::call(abi::member(machine_, "vm_initialization"), {abi::of(1), abi::of(0), abi::of(2)});
+    abi::call(abi::member(library, "fewtune_set_threads"), {abi::of(count)});
     for (Function& each : functions_) each.call = abi::member(machine_, each.symbol);
   }
 
@@ -422,9 +423,8 @@ class Session {
     }
   }
 
-  // As fewtune.deploy.runtime.choose_threads. TVM reads the variables when its workers start; those
-  // that are set already stay.
-  void choose_threads(int asked) const {
+  // How many threads the library runs on, with the calling one.
+  int threads_for(int asked) const {
     cpu_set_t cores;
     CPU_ZERO(&cores);
     const int usable = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
@@ -433,9 +433,7 @@ class Session {
                   std::to_string(usable) + " cores");
     }
     const int tuned = static_cast<int>(note_["threads"].number);
-    setenv("TVM_NUM_THREADS", std::to_string(asked ? asked : std::min(tuned, usable)).c_str(), 0);
-    setenv("TVM_BIND_THREADS", kBinds, 0);
-    setenv("TVM_THREAD_POOL_SPIN_COUNT", kSpins, 0);
+    return asked ? asked : std::min(tuned, usable);
   }
 
   const Function& chosen(const std::map<std::string, View>& given) const {
@@ -502,8 +500,6 @@ class Session {
   }
 
   static constexpr size_t kAlignment = 64;
-  static constexpr const char* kBinds = "0";
-  static constexpr const char* kSpins = "2000";
   Json note_ = Json::parse("0 ");
   std::vector<Function> functions_;
   abi::Ref machine_;
