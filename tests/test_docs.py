@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.options import STRATEGY_GROUP, TuneOptions
@@ -21,6 +20,7 @@ from fewtune.runtime.executable import build_executable
 from fewtune.search import Knowledge, make_strategy
 from pipelines.cli import parser
 from tests import recorded, tuned_tiny
+from tests.made.onnx_text import model_of
 
 PROJECT = Path(__file__).parent.parent
 PAGES = [*PROJECT.glob("docs/*.md"), *PROJECT.glob("results/*.md"), *PROJECT.glob("[CR]*.md")]
@@ -125,12 +125,9 @@ sys.meta_path.insert(0, Refused())
 def library(tmp_path_factory):
     """A folder with a ``model.so`` that adds two to an image."""
     folder = tmp_path_factory.mktemp("library")
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])
-    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, [1, 3, 224, 224])
-    two = numpy_helper.from_array(np.float32(2.0), "two")
-    add = helper.make_node("Add", ["image", "two"], ["result"])
-    graph = helper.make_graph([add], "plus_two", [image], [result], [two])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    shape = "float[1,3,224,224]"
+    text = f"({shape} image) => ({shape} result) {{result = Add (image, two)}}"
+    model = model_of(text, two=np.float32(2.0))
     target = tuned_tiny.target()
     lowered = lower(model, target, "NHWC")
     build_executable(lowered, target).export_library(str(folder / "model.so"))

@@ -283,7 +283,7 @@ BUDGETS = {
     "finals": 210,
     "fleet": 500,
     "loose": 850,
-    "machine": 610,
+    "machine": 600,
     "measure": 710,
     "model": 3080,
     "model_check": 210,
@@ -294,14 +294,14 @@ BUDGETS = {
     "progress": 80,
     "report": 440,
     "research": 770,
-    "runtime": 860,
+    "runtime": 852,
     "schedule": 2250,
     "schedule_check": 680,
     "search": 660,
     "selection": 450,
     "sharing": 1050,
     "similarity": 130,
-    "steps": 290,
+    "steps": 280,
     "storage": 380,
     "task": 420,
     "timing": 470,
@@ -310,10 +310,10 @@ BUDGETS = {
     "tvm_compat": 340,
     "util": 270,
     "verify": 1300,
-    "workers": 740,
+    "workers": 770,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4090, ("benchmarks",): 6060, ("tests",): 22130}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4090, ("benchmarks",): 6060, ("tests",): 20900}
 
 
 def code_lines(path: Path) -> int:

@@ -18,9 +18,8 @@ from fewtune.artifacts import (
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.builds import Builds
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
-from fewtune.benchmark.result import ResultFolders, StepResults
+from fewtune.benchmark.result import BenchmarkOptions, ResultFolders, StepResults
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak

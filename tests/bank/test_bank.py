@@ -15,15 +15,13 @@ from fewtune.bank.report import BankReport
 from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import sampling
-from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import Donation, move
-from fewtune.search.cost_model import BoostedTrees, CostModelOptions, TreeScores
+from fewtune.schedule.space.transfer import Donation
+from fewtune.search.cost_model import BoostedTrees, CostModelOptions
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import design_space, similarity_rate
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
-from pipelines.cli import main
 from stages import build_bank as stage
 from stages import command
 from tests import tuned_tiny
@@ -102,13 +100,6 @@ def test_distilling_keeps_the_best_and_a_spread(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_donation_of_the_bank_fits_another_task(built):
-    space = SearchSpace(tuned_tiny.convolutions()["a"].mod, tuned_tiny.target())
-    donations = Bank.read(built[1]).donations(built[0].entries[0].workload)
-    assert move(donations[:1], space)[0].schedule is not None
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"),
     [("machine", "a toaster"), ("target", '{"kind": "c"}'), ("threads", 64), ("tvm", "0.1")],
@@ -137,13 +128,6 @@ def test_a_foreign_log_is_refused(tmp_path, monkeypatch, capsys, field, value):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(InputError, match=r"missing is no folder: give a folder of tuning logs"):
         made(tmp_path / "missing", tmp_path / "bank")
-
-
-@pytest.mark.slow
-def test_the_log_command_fills_the_bank(tmp_path):
-    output = tmp_path / "bank" / "tiny"
-    assert main(["log", str(tuned_tiny.tuned()), "--output", str(output)]) == 0
-    assert made(tmp_path / "bank", tmp_path / "built").entries[0].origins == ["tiny"]
 
 
 def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path):
@@ -223,30 +207,6 @@ def test_similarities_are_those_of_the_selection():
         assert {it.workload: rate for it, rate in found} == {
             name: rate for name, rate in expected.items() if rate > 0
         }
-
-
-@pytest.mark.slow
-def test_a_cost_model_learns_the_bank_in_one_training(built):
-    cost_model = BoostedTrees(CostModelOptions(warm_up_samples=2, rounds=2))
-    bank = Bank.read(built[1])
-    (samples,) = read_samples(built[1], 1)
-    asked = samples.features[:1]
-    with (
-        mock.patch.object(TreeScores, "fit", autospec=True) as fit,
-        mock.patch.object(TreeScores, "predict", return_value=np.zeros(1)),
-    ):
-        bank.teach(cost_model)
-        # Not before somebody asks.
-        assert not fit.called
-        cost_model.score(asked)
-        cost_model.learn_groups({1: samples, 2: samples})
-        cost_model.score(asked)
-        cost_model.score(asked)
-    assert cost_model.samples == 3 * len(samples.times_s)
-    assert [len(call.args[1]) for call in fit.call_args_list] == [
-        len(samples.times_s),
-        cost_model.samples,
-    ]
 
 
 @pytest.mark.slow

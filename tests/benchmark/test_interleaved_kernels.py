@@ -64,12 +64,6 @@ def test_what_is_lost_is_judged_round_by_round():
     assert gained.lost_ms == pytest.approx(-2.0)
 
 
-def test_kernels_of_equal_structure_are_one_task():
-    process = {name: rounds(conv=[0.001], conv1=[0.002]) for name in ("selective", "full")}
-    (pair,) = kernel_pairs([process], {"conv1": "conv"}, {"conv": 3})
-    assert pair.selective_ms == pytest.approx(1.0)
-
-
 @pytest.mark.slow
 def test_a_library_tells_what_its_kernels_take():
     inputs = ImportReport.read(tuned_tiny.imported()).inputs

@@ -7,31 +7,25 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from fewtune.artifacts import CompileReport
 from fewtune.benchmark import peers
 from fewtune.benchmark import variants as variants_module
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
 from tests import tuned_tiny
+from tests.made import onnx_text
 
 installed = pytest.mark.skipif(openvino_version() is None, reason="openvino is not installed")
 
 
 def model_of(operator: str, directory: Path) -> Path:
     """A model of one operator on two inputs, not in the order of the alphabet."""
-    value = TensorProto.FLOAT
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["second", "first"], ["out"])],
-        "one",
-        [helper.make_tensor_value_info(name, value, [2, 3]) for name in ("second", "first")],
-        [helper.make_tensor_value_info("out", value, [2, 3])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    inputs, node = "float[2,3] second, float[2,3] first", f"out = {operator} (second, first)"
+    model = onnx_text.model_of(f"({inputs}) => (float[2,3] out) {{{node}}}")
     path = directory / "model.onnx"
     onnx.save(model, path)
     return path

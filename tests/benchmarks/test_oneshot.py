@@ -2,21 +2,9 @@
 
 import pytest
 
-from benchmarks.oneshot import models_tuned, table
+from benchmarks.oneshot import models_tuned
 from fewtune.errors import InputError
 from stages.paths import Places
-
-
-def test_the_table_ends_with_geometric_means():
-    row = {"seconds": 1.5, "against_tuning_s": 80.0, "latency_ms": 3.0}
-    rows = [
-        {**row, "model": "a", "achieved_pct": 80.0, "x_onnxruntime": 1.0},
-        {**row, "model": "b", "achieved_pct": 125.0, "x_onnxruntime": 4.0},
-    ]
-    last = table(rows).strip().splitlines()[-1]
-    assert "geometric mean" in last
-    assert "100" in last
-    assert "2.00" in last
 
 
 def test_models_with_a_measured_run_are_found(tmp_path):

@@ -1,6 +1,5 @@
 """The study: rows out of complete tasks and seeds, what a kill leaves."""
 
-import json
 from typing import Any
 
 import pytest
@@ -42,30 +41,3 @@ def test_a_row_has_ranks_and_what_was_found_at_equal_seconds():
         2 * genetic["over_best"][0], abs=1e-3
     )
     assert (genetic["tasks"], genetic["seeds"], genetic["blocks"]) == (2, 1, 2)
-
-
-def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path):
-    from types import SimpleNamespace
-
-    task: Any = SimpleNamespace(info=SimpleNamespace(workload="w"))
-    begun = {
-        "began": True,
-        "name": "metaschedule",
-        "judge": "xgboost",
-        "trials": 8,
-        "seed": 1,
-        "task": "w",
-    }
-    (tmp_path / "runs.jsonl").write_text(json.dumps(begun) + "\n")
-    assert not strategies.earlier_runs(tmp_path, task, 1, 8)
-    (tmp_path / "runs.jsonl").write_text(2 * (json.dumps(begun) + "\n") + '{"torn')
-    run = strategies.earlier_runs(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
-    assert run.point is None
-    assert run.best_s == []
-
-
-def test_seeds_of_a_task_are_no_further_tasks():
-    again = [*BLOCKS, block("a", 2, genetic=1.1, grid=3.0), block("b", 2, genetic=1.2, grid=2.0)]
-    once, twice = (strategy_rows.beside(found, "grid, none") for found in (BLOCKS, again))
-    assert once == twice
-    assert strategy_rows.beside(BLOCKS, "grid, none", "grid, none") == [1.0, 1.0, 1.0]

@@ -23,6 +23,7 @@ from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
 from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
@@ -181,16 +182,16 @@ def test_parts_are_computed_in_their_whole(network, outputs, left_out):
 
 def test_an_input_of_the_model_stays_where_it_is():
     generator = np.random.default_rng(0)
-    weights = {
-        "first": random_weight(generator, 16, 16),
-        "second": random_weight(generator, 32, 32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "first"], ["a"], name="a"),
-        helper.make_node("Concat", ["x", "a"], ["both"], name="both", axis=1),
-        helper.make_node("MatMul", ["both", "second"], ["y"], name="y"),
-    ]
-    assert checked(make_model(nodes, {"x": [4, 16]}, {"y": None}, weights)).total() == 0
+    model = model_of(
+        """(float[4,16] x) => (float[] y) {
+            a = MatMul (x, first)
+            both = Concat <axis = 1> (x, a)
+            y = MatMul (both, second)
+        }""",
+        first=random_weight(generator, 16, 16),
+        second=random_weight(generator, 32, 32),
+    )
+    assert checked(model).total() == 0
 
 
 def test_concatenations_are_recognised_by_what_they_compute():

@@ -13,7 +13,6 @@ from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.finals import finals
 from fewtune.finals.finalists import FinalistRules, contenders_of
 from fewtune.finals.finals import Final
-from fewtune.measure.measurer import Measurer
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
@@ -22,9 +21,6 @@ from fewtune.trial.trial import trace_key
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner
-from fewtune.workers.handle import WorkerHandle
-from fewtune.workers.pool import WorkerPool
-from fewtune.workers.worker import Worker
 from tests import tuned_tiny
 from tests.made.tasks import made_task, trial
 
@@ -171,42 +167,6 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path):
     content = path.read_bytes()
     assert share(tmp_path / "again", tmp_path / "journals", model) == report
     assert path.read_bytes() == content
-
-
-def test_what_workers_have_is_not_compiled_again(tmp_path, monkeypatch):
-    exported: list[str] = []
-    linked: list[str | None] = []
-    kept: list[str] = []
-    pools: list[WorkerPool] = []
-    hold, send = finals.Finals.hold, WorkerHandle.send
-    workloads = [task.info.workload for task in tuned_tiny.tasks()]
-
-    def begun(self: finals.Finals, contenders: Any, measurer: Measurer) -> dict[str, Final]:
-        pools.append(measurer.pool)
-        return hold(self, contenders, measurer)
-
-    def noted(self: WorkerHandle, method: Any, *arguments: Any) -> None:
-        if method is Worker.export:
-            exported.extend(arguments[0].values())
-        if method is Worker.link:
-            keys = [each.key for each in arguments[1].values()]
-            linked.extend(keys)
-            kept.extend(k for k in keys for w in workloads if k and pools[-1].kept_build(w, k))
-        send(self, method, *arguments)
-
-    monkeypatch.setattr(finals.Finals, "hold", begun)
-    monkeypatch.setattr(WorkerHandle, "send", noted)
-    model = model_directory(tmp_path / "model")
-    report = share(tmp_path / "share", tmp_path / "journals", model)
-    # What sharing measured is there, but for what went with a worker; kernels that are not
-    # searched are not, nor is what tuning measured.
-    assert exported
-    assert kept == []
-    searched = sum(key is not None for key in linked)
-    # A task that sends one schedule alone is there as well, and contests nothing.
-    assert len(exported) + searched >= sum(line.contenders for line in report.finals)
-    # Kernels that are not searched are compiled for the finals.
-    assert linked.count(None) > 0
 
 
 def test_without_a_working_model_the_fastest_alone_is_taken(tmp_path, monkeypatch):

@@ -79,13 +79,6 @@ def test_a_session_that_hangs_is_killed():
     assert "hangs" not in sessions
 
 
-def test_the_oldest_session_makes_room(monkeypatch):
-    monkeypatch.setattr(worker, "_MOST_SESSIONS", 1)
-    for key in ("older", "newer"):
-        assert carry_out(key, whole()).kind == "batch"
-    assert list(sessions) == ["newer"]
-
-
 def test_two_workers_of_a_host_take_turns():
     answers: list[Answer] = []
     asking = threading.Thread(target=lambda: answers.append(carry_out("turns", whole())))

@@ -5,16 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fewtune.machine.peak import (
-    STEPS,
-    MultiplyAdd,
-    Peak,
-    multiply_add_kernel,
-    peak_meter,
-    triad_kernel,
-)
+from fewtune.machine.peak import STEPS, MultiplyAdd, multiply_add_kernel, peak_meter, triad_kernel
 from fewtune.runtime import dot_products
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import build, compiled, tvm
 from tests import tuned_tiny
 
@@ -59,12 +52,6 @@ def test_products_of_bytes_are_summed():
     assert sums[0, width] - sums[0, 0] == 0x01010101
 
 
-def test_least_time_counts_bytes_apart():
-    peak = Peak(gflops=100.0, memory_gb_s=10.0, byte_gops=400.0)
-    assert peak.least_ms(1e8 + 4e8, 4e8) == pytest.approx(2.0)
-    assert Peak(100.0, 10.0).least_ms(2e8, 1e8) == pytest.approx(2.0)
-
-
 def test_the_triad_reads_two_buffers_and_writes_the_third():
     built = build(triad_kernel(2, 8, 5), tuned_tiny.target())
     first, second, written = (
@@ -72,15 +59,6 @@ def test_the_triad_reads_two_buffers_and_writes_the_third():
     )
     built["main"](first, second, written)
     np.testing.assert_array_equal(written.numpy(), 7.0)
-
-
-def test_the_larger_of_two_measurements_counts():
-    assert Peak(200.0, 20.0).larger(Peak(230.0, 10.0)) == Peak(230.0, 20.0)
-
-
-def test_a_device_of_its_own_has_no_meter():
-    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
-    assert peak_meter(cuda, 2) is None
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import pytest
 
 from fewtune.machine import host
 from fewtune.report.tables import comparisons_markdown, stolen_lines
-from fewtune.tuning.run_state import RunState
 from tests.made import results as made
 
 
@@ -35,28 +34,6 @@ def test_a_system_that_does_not_tell_keeps_nothing(stat, text):
     if text is not None:
         stat.write_text(text)
     assert host.stolen_s(stat) == 0.0
-
-
-def test_its_part_of_the_time(stat, monkeypatch):
-    stat.write_text("cpu0 1 2 3 4 5 6 7 100 0 0\n")
-    clock_s = iter([50.0, 58.0])
-    monkeypatch.setattr(host.time, "perf_counter", lambda: next(clock_s))
-    kept = host.Stolen(stat)
-    stat.write_text("cpu0 1 2 3 4 5 6 7 200 0 0\n")
-    assert kept.pct() == 12.5
-    assert host.stolen_pct(1.0, 0.0) == 0.0
-
-
-def test_a_resumed_run_goes_on_from_what_its_journal_tells():
-    state = RunState([], [])
-    state.replay(
-        [
-            {"kind": "header"},
-            {"kind": "phases", "elapsed_s": 5.0, "stolen_s": 0.5},
-            {"kind": "phases", "elapsed_s": 9.0, "stolen_s": 1.5},
-        ]
-    )
-    assert (state.elapsed_s, state.stolen_s) == (9.0, 1.5)
 
 
 def test_a_comparison_tells_what_is_enough_to_be_seen():

@@ -3,12 +3,7 @@
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.bank.report import BankEntry, BankReport
-from fewtune.similarity.similarity import (
-    CategoricalSampling,
-    DesignSpace,
-    SpaceTrace,
-    TileSampling,
-)
+from fewtune.similarity.similarity import CategoricalSampling, DesignSpace, SpaceTrace, TileSampling
 
 # Traces of differing numbers of instructions may share a form; nothing is similar in them then.
 FORM = ("tiled",)

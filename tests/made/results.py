@@ -228,3 +228,20 @@ def compiled(model: str, strategy: str) -> CompileReport:
         max_relative_error=2.5e-6,
         compile_s=10.0,
     )
+
+
+def lay_ready(root: Path) -> None:
+    """Lay results of ``good`` where the steps of the small pipeline take them from."""
+    ready = root / "ready" / "good"
+    write_result(ready / "selective" / "benchmark", "good", "selective")
+    write_result(ready / "full" / "benchmark", "good", "full", 40.0, FULL_TUNING_S)
+    comparison("good").write(ready / "compare")
+
+
+def lay_libraries(root: Path) -> None:
+    """Lay what stages of a real pipeline would have made besides."""
+    out = root / "out" / "good"
+    imported("good").write(out / "import")
+    for strategy in ("selective", "full"):
+        compiled("good", strategy).write(out / strategy / "compile")
+        (out / strategy / "compile" / "model.so").write_bytes(b"library")

@@ -1,7 +1,5 @@
 """A batch knows what each candidate has to beat, and counts what failed once."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from fewtune.measure.measurer import Batch
@@ -9,7 +7,7 @@ from fewtune.trial.outcome import Built, Outcome
 from fewtune.workers.pool import Kept
 
 
-def test_a_candidate_is_held_to_the_fastest_of_its_race() -> None:
+def test_a_candidate_is_held_to_the_fastest_of_its_race():
     batch = Batch([[]] * 3, [None, 2.0, None], ["a", "a", "b"])
     assert batch.bar_s(0) is None
     batch.end(0, Outcome([3.0]), None)
@@ -19,7 +17,7 @@ def test_a_candidate_is_held_to_the_fastest_of_its_race() -> None:
     assert batch.bar_s(2) is None
 
 
-def test_a_failure_is_counted_and_neither_kept_nor_beaten() -> None:
+def test_a_failure_is_counted_and_neither_kept_nor_beaten():
     builds = [Built(0, number) for number in range(2)]
     keys = [("conv", "[[], []]"), ("conv", "[[1], []]")]
     batch = Batch([[]] * 2, [None] * 2, ["a"] * 2, keys)

@@ -1,6 +1,5 @@
 """Measuring in turns, on a clock that only the variants move."""
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -125,27 +124,8 @@ def test_copies_of_a_variant_take_turns_by_rounds():
     assert "".join(clock.ran) == "c" + "aba" + "aabb" * 2
 
 
-@pytest.mark.parametrize(("call_s", "turns"), [(0.00025, 8), (0.001, 6), (0.1, 2), (2.0, 2)])
-def test_turns_of_a_round_are_bounded(call_s, turns):
-    clock = FakeClock()
-    variants = {name: clock.variant(name, call_s) for name in "ab"}
-    interleave(variants, 1, clock, together=frozenset("ab"))
-    assert len(clock.turns()) == 2 + turns * 2 - (turns - 1)
-
-
 def test_rounds_end_when_every_median_is_known():
     clock = FakeClock()
     steady = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
     samples = interleave(steady, 30, clock, known_within=0.01)
     assert {name: len(taken) for name, taken in samples.items()} == {"a": 6, "b": 6}
-
-
-def test_rounds_go_on_while_a_median_is_not_known():
-    clock = FakeClock()
-    takes_s = itertools.cycle([0.1, 0.15, 0.2])
-
-    def uneven() -> None:
-        clock.now_s += next(takes_s)
-
-    variants = {"even": clock.variant("even", 0.1), "uneven": uneven}
-    assert len(interleave(variants, 30, clock, known_within=0.01)["even"]) == 30

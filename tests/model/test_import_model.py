@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
@@ -18,6 +18,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks
 from tests import tiny_models
 from tests.made.layers import layer
+from tests.made.onnx_text import model_of
 
 
 def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> ImportReport:
@@ -80,27 +81,15 @@ def test_other_kinds_of_models_are_imported(make, tmp_path):
 
 
 def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path):
-    square = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
-    inverse = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
-    node = helper.make_node("Inverse", ["x"], ["y"], "inverted", domain="com.microsoft")
-    graph = helper.make_graph([node], "g", [square], [inverse])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    text = "(float[2,2] x) => (float[2,2] y) {[inverted] y = com.microsoft.Inverse (x)}"
     with pytest.raises(UnsupportedError, match="com.microsoft.Inverse .node 'inverted'") as caught:
-        imported(model, tmp_path)
+        imported(model_of(text, 13), tmp_path)
     assert [node.node for node in caught.value.unsupported] == ["inverted"]
 
 
 def test_an_output_without_elements_that_is_constant_is_refused_by_name(tmp_path):
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [2]), ("y", [2]), ("z", [3, 0]))
-    ]
-    nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Identity", ["none"], ["z"])]
-    nothing = numpy_helper.from_array(np.zeros((3, 0), np.float32), "none")
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [nothing])
-    opsets = [helper.make_opsetid("", 13)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    text = "(float[2] x) => (float[2] y, float[3,0] z) {y = Neg (x) z = Identity (none)}"
+    model = model_of(text, 13, none=np.zeros((3, 0), np.float32))
     with pytest.raises(InputError, match="output 'z' is a constant without elements"):
         imported(model, tmp_path)
 

@@ -74,19 +74,6 @@ def test_dynamic_dimension_is_bound_by_shape_or_by_name(models, inbox):
     assert load_registered(models, "by-name").source.dimensions == {"batch": 4}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        tiny_models.half_precision_model,
-        tiny_models.integer_input_model,
-        tiny_models.two_input_model,
-        tiny_models.elementwise_model,
-    ],
-)
-def test_unusual_but_supported_models_are_let_in(models, inbox, make):
-    add_model(str(tiny_models.write_model(make(), inbox)), models, name="unusual")
-
-
 def test_adding_the_same_again_is_no_error_but_another_model_is(models, inbox):
     path = tiny_models.write_model(tiny_models.tiny_convolutional_model(0), inbox)
     add_model(str(path), models, name="net")

@@ -5,7 +5,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from fewtune.oneshot.choose import most_promising, points_of
+from fewtune.oneshot.choose import most_promising
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
@@ -62,7 +62,3 @@ def test_where_there_is_no_rule_nothing_is_chosen(monkeypatch):
     prior = Prior(recorded.space())
     monkeypatch.setattr(Prior, "informed", property(lambda _: False))
     assert most_promising(recorded.space(), prior, None, 50, np.random.default_rng(1)) == []
-
-
-def test_heavy_tasks_have_more_points_looked_at():
-    assert points_of(0.0) < points_of(0.05) < points_of(1.0)

@@ -9,7 +9,8 @@ from fewtune.onnx_graph.float16 import has_float16, widen_float16
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.verify.session import run_onnxruntime
-from tests.tiny_models import half_precision_model, tiny_convolutional_model
+from tests.made.onnx_text import model_of
+from tests.tiny_models import half_precision_model
 from tests.tuned_tiny import target
 
 
@@ -30,11 +31,6 @@ def test_weights_are_widened_and_the_interface_kept():
     assert list(wide.graph.output) == list(model.graph.output)
 
 
-def test_floats_are_left_alone():
-    model = tiny_convolutional_model()
-    assert widen_float16(model) is model
-
-
 @pytest.mark.slow
 def test_kernels_of_float16_models_are_those_of_float32():
     model = half_precision_model()
@@ -53,21 +49,16 @@ def test_kernels_of_float16_models_are_those_of_float32():
 
 
 def test_casts_and_constants_inside_are_widened():
-    half, node = TensorProto.FLOAT16, helper.make_node
-    two = numpy_helper.from_array(np.array(2, np.float16), "two")
-    nodes = [
-        node("Cast", ["x"], ["h"], to=half),
-        node("Constant", [], ["two"], value=two),
-        node("Mul", ["h", "two"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "casts",
-        [helper.make_tensor_value_info("x", TensorProto.INT32, [4])],
-        [helper.make_tensor_value_info("y", half, [4])],
+    model = model_of(
+        """(int32[4] x) => (float16[4] y) {
+            h = Cast <to = 10> (x)
+            two = Constant ()
+            y = Mul (h, two)
+        }""",
+        opset=13,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    wide = widen_float16(model)
-    (actual,) = run_onnxruntime(wide, {"x": np.arange(4, dtype="i4")}, 1)
+    two = numpy_helper.from_array(np.array(2, np.float16))
+    model.graph.node[1].attribute.append(helper.make_attribute("value", two))
+    (actual,) = run_onnxruntime(widen_float16(model), {"x": np.arange(4, dtype="i4")}, 1)
     np.testing.assert_array_equal(actual, np.array([0, 2, 4, 6], "f2"))
     assert actual.dtype == np.float16

@@ -6,9 +6,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from fewtune.onnx_graph.views import move_views
+from tests.made.onnx_text import model_of
 from tests.model.passes.test_winograd import error_of, scheduled
 from tests.onnx_graph.test_views import kinds, lowered, simplified
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 BOUND = 1e-5
 TOKENS, HEADS, SIZE = 13, 2, 8
@@ -17,29 +18,22 @@ WIDTH = HEADS * SIZE
 ORDER = (2, 0, 3, 1, 4)
 
 
-def gathers(
-    indices: dict[str, np.ndarray],
-    axis: int = 0,
-    opset: int = 13,
-    keeps_all: bool = False,
-) -> ModelProto:
-    """Gathers from a transposed product; with ``keeps_all``, the product is an output too."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["joint"], name="joint"),
-        helper.make_node("Reshape", ["joint", "shape"], ["split"], name="split"),
-        helper.make_node("Transpose", ["split"], ["heads"], name="heads", perm=ORDER),
-        *(
-            helper.make_node("Gather", ["heads", f"{name}_at"], [name], name=name, axis=axis)
-            for name in indices
-        ),
-    ]
-    constants = {
-        "weight": random_weight(np.random.default_rng(0), WIDTH, 3 * WIDTH),
-        "shape": np.array([1, TOKENS, 3, HEADS, SIZE], np.int64),
+def gathers(indices: dict, axis: int = 0, opset: int = 13, more: str = "") -> ModelProto:
+    """Gathers from a transposed product, and ``more`` outputs."""
+    taken = " ".join(f"{name} = Gather <axis = {axis}> (heads, {name}_at)" for name in indices)
+    outputs = ", ".join(f"float[] {name}" for name in indices)
+    model = model_of(
+        f"""(float[1,{TOKENS},{WIDTH}] x) => ({outputs}{more}) {{
+            joint = MatMul (x, weight)
+            split = Reshape (joint, shape)
+            heads = Transpose <perm = {[*ORDER]}> (split)
+            {taken}
+        }}""",
+        opset,
+        weight=random_weight(np.random.default_rng(0), WIDTH, 3 * WIDTH),
+        shape=[1, TOKENS, 3, HEADS, SIZE],
         **{f"{name}_at": index for name, index in indices.items()},
-    }
-    outputs: dict = {**dict.fromkeys(indices), **({"heads": None} if keeps_all else {})}
-    model = make_model(nodes, {"x": [1, TOKENS, WIDTH]}, outputs, constants, opset)
+    )
     return onnx.shape_inference.infer_shapes(model)
 
 
@@ -70,7 +64,7 @@ def test_any_axis_and_an_axis_that_stays(axis, stays):
 
 
 def test_a_transpose_with_other_consumers_stays_before_its_slices():
-    model = gathers({"q": np.int64(0), "k": np.int64(2)}, keeps_all=True)
+    model = gathers({"q": np.int64(0), "k": np.int64(2)}, more=", float[] heads")
     result = rewritten(model)
     assert kinds(result).count("Transpose") == 1
     assert all(n.input[0] == "heads" for n in result.graph.node if n.op_type == "Slice")
@@ -88,9 +82,8 @@ def test_other_gathers_stay(index):
 
 
 def test_an_index_that_is_no_constant_stays():
-    nodes = [helper.make_node("Gather", ["table", "at"], ["row"], name="row", axis=0)]
-    table = {"table": random_weight(np.random.default_rng(0), 5, 4)}
-    model = make_model(nodes, {"at": []}, {"row": None}, table, input_type=TensorProto.INT64)
+    table = random_weight(np.random.default_rng(0), 5, 4)
+    model = model_of("(int64 at) => (float[] row) {row = Gather (table, at)}", table=table)
     assert kinds(rewritten(onnx.shape_inference.infer_shapes(model))) == ["Gather"]
 
 

@@ -85,9 +85,7 @@ def byte_weights() -> dict[str, np.ndarray]:
     [(FLOATS, ["y", "z", "q"], float_weights(), 4), (BYTES, ["y"], byte_weights(), 2)],
     ids=["floats", "bytes"],
 )
-def test_a_chain_computes_the_same_with_views_at_its_ends_only(
-    text: str, outputs: list[str], weights: dict[str, np.ndarray], views: int
-) -> None:
+def test_a_chain_computes_the_same_with_views_at_its_ends_only(text, outputs, weights, views):
     model = network(text, outputs, weights)
     lifted = planes_of_rows(model)
     onnx.checker.check_model(lifted)
@@ -98,7 +96,7 @@ def test_a_chain_computes_the_same_with_views_at_its_ends_only(
     assert kinds.count("Squeeze") + kinds.count("Unsqueeze") == views
 
 
-def test_planes_that_the_model_makes_itself_are_taken() -> None:
+def test_planes_that_the_model_makes_itself_are_taken():
     weights = {
         "w": random_weight(np.random.default_rng(0), 8, 8, 3),
         "plane": np.array([1, 8, 1, 100]),
@@ -120,7 +118,7 @@ def test_planes_that_the_model_makes_itself_are_taken() -> None:
     assert relative_error(actual, expected) < 1e-6
 
 
-def test_a_model_without_such_convolutions_is_left_as_it_is() -> None:
+def test_a_model_without_such_convolutions_is_left_as_it_is():
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     model = make_model(nodes, {"x": [1, 8, 100]}, {"y": [1, 8, 100]})
     assert planes_of_rows(model) is model

@@ -13,6 +13,7 @@ from fewtune.onnx_graph.graph import opset_of, parameter_count, static_shape
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
+from tests.made import onnx_text
 from tests.made.outputs import relative_error
 
 
@@ -38,9 +39,10 @@ def simplified(model, bound_error=1e-6):
     return result
 
 
-def model_of(nodes, inputs=("input",), shape=(1, 4, 6, 6), weights=None, **arguments):
-    shapes = {name: list(shape) for name in inputs}
-    return tiny_models.make_model(nodes, shapes, {"output": None}, weights, **arguments)
+def model_of(nodes, inputs=("input",), shape=(1, 4, 6, 6), opset=17, **weights):
+    """A model of nodes in ONNX's text form that gives ``output``."""
+    values = ", ".join(f"float{list(shape)} {name}" for name in inputs)
+    return onnx_text.model_of(f"({values}) => (float[] output) {{{nodes}}}", opset, **weights)
 
 
 # Binding
@@ -60,30 +62,25 @@ def test_bind_makes_every_value_static(shapes, dimensions):
 
 
 def test_dimension_bound_by_one_input_is_bound_in_all():
-    node = helper.make_node("Add", ["a", "b"], ["output"])
-    shapes = {"a": ["batch", "length"], "b": ["batch", "length"]}
-    model = tiny_models.make_model([node], shapes, {"output": ["batch", "length"]})
-    assert shape_of(bind_shapes(model, {"a": [2, 5]}, {})) == [2, 5]
+    text = """(float["batch","length"] a, float["batch","length"] b)
+        => (float["batch","length"] output) {output = Add (a, b)}"""
+    assert shape_of(bind_shapes(onnx_text.model_of(text), {"a": [2, 5]}, {})) == [2, 5]
 
 
 def test_bind_follows_computed_shapes():
-    nodes = [
-        helper.make_node("Shape", ["input"], ["shape"]),
-        helper.make_node("Gather", ["shape", "zero"], ["batch"]),
-        helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0),
-        helper.make_node("Reshape", ["input", "target"], ["output"]),
-    ]
-    weights = {"zero": np.array([0], np.int64), "rest": np.array([-1], np.int64)}
-    model = tiny_models.make_model(
-        nodes, {"input": ["n", 4, 6, 6]}, {"output": ["n", "flat"]}, weights
-    )
-    bound = bind_shapes(model, {}, {"n": 2})
+    text = """(float["n",4,6,6] input) => (float["n","flat"] output) {
+        shape = Shape (input)
+        batch = Gather (shape, zero)
+        target = Concat <axis = 0> (batch, rest)
+        output = Reshape (input, target)
+    }"""
+    bound = bind_shapes(onnx_text.model_of(text, zero=[0], rest=[-1]), {}, {"n": 2})
     assert shape_of(bound) == [2, 144]
     assert operators(simplify(bound)) == {"Reshape": 1}
 
 
 def test_output_whose_shape_depends_on_values_is_refused():
-    model = model_of([helper.make_node("NonZero", ["input"], ["output"])])
+    model = model_of("output = NonZero (input)")
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     with pytest.raises(InputError, match="depends on the input's values: the NonZero node"):
         bind_shapes(model, {}, {})
@@ -106,37 +103,38 @@ def test_weights_listed_as_inputs_are_removed_from_the_inputs():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "bound_error"),
     [
-        tiny_models.tiny_convolutional_model,
-        tiny_models.softmax_model,
-        tiny_models.integer_input_model,
-        tiny_models.elementwise_model,
-        tiny_models.two_input_model,
+        (tiny_models.softmax_model, 1e-6),
+        (tiny_models.integer_input_model, 1e-6),
+        (tiny_models.elementwise_model, 1e-6),
+        (tiny_models.two_input_model, 1e-6),
+        (tiny_models.half_precision_model, 1e-2),
     ],
 )
-def test_simplify_keeps_the_result(make):
-    simplified(make())
-
-
-def test_simplify_keeps_the_result_in_half_precision():
-    simplified(tiny_models.half_precision_model(), bound_error=1e-2)
+def test_simplify_keeps_the_result(make, bound_error):
+    simplified(make(), bound_error)
 
 
 @pytest.mark.slow
 def test_simplify_folds_a_real_network_to_its_kernels():
-    result = simplified(light_model("inception_v2", 0), bound_error=1e-5)
+    result = simplified(light_model("shufflenet", 0), bound_error=1e-5)
     assert "BatchNormalization" not in operators(result)
     assert len(result.graph.node) < 200
 
 
 @pytest.mark.parametrize(
-    ("operator", "chain"),
-    [("Sum", {"Add": 2}), ("Max", {"Max": 2}), ("Min", {"Min": 2}), ("Mean", {"Add": 2, "Div": 1})],
+    ("operator", "inputs", "chain"),
+    [
+        ("Sum", "abc", {"Add": 2}),
+        ("Sum", "ab", {"Add": 1}),
+        ("Max", "abc", {"Max": 2}),
+        ("Min", "abc", {"Min": 2}),
+        ("Mean", "abc", {"Add": 2, "Div": 1}),
+    ],
 )
-def test_operators_of_several_inputs_become_chains(operator, chain):
-    node = helper.make_node(operator, ["a", "b", "c"], ["output"])
-    result = simplified(model_of([node], ("a", "b", "c")))
+def test_operators_of_several_inputs_become_chains(operator, inputs, chain):
+    result = simplified(model_of(f"output = {operator} ({', '.join(inputs)})", inputs))
     assert operators(result) == chain
     assert all(len(node.input) == 2 for node in result.graph.node)
 
@@ -146,38 +144,25 @@ def test_a_normalization_behind_no_convolution_becomes_a_product_and_a_sum(shape
     random = np.random.default_rng(0)
     parts = ("scale", "bias", "mean", "variance")
     weights = {part: random.uniform(0.5, 2.0, shape[1]).astype(np.float32) for part in parts}
-    nodes = [
-        helper.make_node("Add", ["a", "b"], ["sum"]),
-        helper.make_node("BatchNormalization", ["sum", *parts], ["output"], epsilon=0.01),
-    ]
-    result = simplified(model_of(nodes, ("a", "b"), shape, weights))
+    nodes = """
+        sum = Add (a, b)
+        output = BatchNormalization <epsilon = 0.01> (sum, scale, bias, mean, variance)"""
+    result = simplified(model_of(nodes, "ab", shape, **weights))
     assert operators(result) == {"Add": 2, "Mul": 1}
     channels = [1, shape[1], *[1] * (len(shape) - 2)]
     assert [list(each.dims) for each in result.graph.initializer] == [channels, channels]
 
 
-def test_sum_of_two_becomes_add():
-    node = helper.make_node("Sum", ["a", "b"], ["output"])
-    assert operators(simplified(model_of([node], ("a", "b")))) == {"Add": 1}
-
-
-@pytest.mark.parametrize("opset", [11, 17])
-def test_negative_axes_become_positive(opset):
-    def axes_node(operator, source, result, axis):
-        if opset < 13:
-            return helper.make_node(operator, [source], [result], axes=[axis])
-        return helper.make_node(operator, [source, f"{operator}_axes"], [result])
-
-    nodes = [
-        helper.make_node("Relu", ["input"], ["relu"]),
-        axes_node("Squeeze", "relu", "squeezed", -1),
-        helper.make_node("Exp", ["squeezed"], ["exp"]),
-        axes_node("Unsqueeze", "exp", "output", -2),
-    ]
-    weights = {}
-    if opset >= 13:
-        weights = {"Squeeze_axes": np.array([-1]), "Unsqueeze_axes": np.array([-2])}
-    result = simplified(model_of(nodes, shape=(1, 4, 6, 1), weights=weights, opset=opset))
+@pytest.mark.parametrize(
+    ("opset", "squeeze", "unsqueeze", "weights"),
+    [
+        (11, "Squeeze <axes = [-1]> (relu)", "Unsqueeze <axes = [-2]> (exp)", {}),
+        (17, "Squeeze (relu, last)", "Unsqueeze (exp, third)", {"last": [-1], "third": [-2]}),
+    ],
+)
+def test_negative_axes_become_positive(opset, squeeze, unsqueeze, weights):
+    nodes = f"relu = Relu (input) squeezed = {squeeze} exp = Exp (squeezed) output = {unsqueeze}"
+    result = simplified(model_of(nodes, shape=(1, 4, 6, 1), opset=opset, **weights))
     values = {t.name: numpy_helper.to_array(t).tolist() for t in result.graph.initializer}
     found = {}
     for node in result.graph.node:
@@ -188,16 +173,11 @@ def test_negative_axes_become_positive(opset):
 
 
 def test_constants_get_full_rank_and_become_the_second_operand():
-    nodes = [
-        helper.make_node("Mul", ["scale", "input"], ["scaled"]),
-        helper.make_node("Sub", ["shift", "scaled"], ["output"]),
-    ]
     generator = np.random.default_rng(0)
-    weights = {
-        "scale": generator.random((4, 1, 1), dtype=np.float32),
-        "shift": generator.random(6, dtype=np.float32),
-    }
-    result = simplified(model_of(nodes, weights=weights))
+    scale = generator.random((4, 1, 1), dtype=np.float32)
+    shift = generator.random(6, dtype=np.float32)
+    nodes = "scaled = Mul (scale, input) output = Sub (shift, scaled)"
+    result = simplified(model_of(nodes, scale=scale, shift=shift))
     dims = {tensor.name: list(tensor.dims) for tensor in result.graph.initializer}
     multiply, subtract = result.graph.node
     assert dims[multiply.input[1]] == [1, 4, 1, 1]
@@ -206,41 +186,34 @@ def test_constants_get_full_rank_and_become_the_second_operand():
 
 
 def test_old_operator_sets_are_brought_up_to_date():
-    statistics = ["scale", "shift", "mean", "variance"]
-    nodes = [
-        helper.make_node("BatchNormalization", ["input", *statistics], ["normal"]),
-        helper.make_node("Slice", ["normal"], ["sliced"], axes=[2], starts=[0], ends=[4]),
-        helper.make_node("Upsample", ["sliced", "factors"], ["output"], mode="nearest"),
-    ]
     generator = np.random.default_rng(0)
+    statistics = ["scale", "shift", "mean", "variance"]
     weights = {name: generator.random(4, dtype=np.float32) + 0.5 for name in statistics}
     weights["factors"] = np.array([1, 1, 2, 2], np.float32)
-    result = simplified(model_of(nodes, weights=weights, opset=9))
+    nodes = """
+        normal = BatchNormalization (input, scale, shift, mean, variance)
+        sliced = Slice <axes = [2], starts = [0], ends = [4]> (normal)
+        output = Upsample <mode = "nearest"> (sliced, factors)"""
+    result = simplified(model_of(nodes, opset=9, **weights))
     assert opset_of(result) >= 11
     assert "Upsample" not in operators(result)
     assert shape_of(result) == [1, 4, 8, 12]
 
 
 def test_an_operator_set_too_old_for_onnxruntime_is_refused():
-    model = model_of([helper.make_node("Relu", ["input"], ["output"])], opset=6)
     with pytest.raises(InputError, match="operator set 6, and onnxruntime runs 7"):
-        bind_shapes(model, {}, {})
+        bind_shapes(model_of("output = Relu (input)", opset=6), {}, {})
 
 
 # Converters leave functions at the operator set that they were written in.
 @pytest.mark.parametrize("opset", [tiny_models.OPSET, tiny_models.OPSET - 2])
 def test_local_functions_are_inlined(opset, tmp_path):
-    body = helper.make_function(
-        "local",
-        "Twice",
-        ["x"],
-        ["y"],
-        [helper.make_node("Add", ["x", "x"], ["y"])],
-        [helper.make_opsetid("", opset)],
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "local": 1]>
+        calling (float[4] input) => (float[] output) {{output = local.Twice (input)}}
+        <domain: "local", opset_import: ["": {opset}]>
+        Twice (x) => (y) {{y = Add (x, x)}}"""
     )
-    model = model_of([helper.make_node("Twice", ["input"], ["output"], domain="local")])
-    model.functions.append(body)
-    model.opset_import.append(helper.make_opsetid("local", 1))
     onnx.save(model, tmp_path / "model.onnx")
     model, _ = checked_file(tmp_path / "model.onnx", frozenset())
     assert operators(simplified(model)) == {"Add": 1}
@@ -257,14 +230,9 @@ def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
 
 @pytest.mark.parametrize(("begin", "end", "step"), [(0, 5, -1), (3, 3, 1)])
 def test_an_empty_slice_starts_at_zero(begin, end, step):
+    nodes = "none = Slice (input, b, e, a, s) output = ReduceSum <keepdims = 1> (none)"
     bounds = {"b": [begin], "e": [end], "a": [0], "s": [step]}
-    weights = {name: np.array(value, np.int64) for name, value in bounds.items()}
-    nodes = [
-        helper.make_node("Slice", ["input", "b", "e", "a", "s"], ["none"], "slice"),
-        helper.make_node("ReduceSum", ["none"], ["output"], "sum", keepdims=1),
-    ]
-    model = model_of(nodes, shape=(10, 3), weights=weights, opset=13)
-    graph = simplified(model).graph
+    graph = simplified(model_of(nodes, shape=(10, 3), opset=13, **bounds)).graph
     (none,) = [node for node in graph.node if node.op_type == "Slice"]
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     assert [constants[name].tolist() for name in none.input[1:]] == [[0, 0], [0, 3], [0, 1], [1, 1]]
@@ -276,14 +244,14 @@ def test_an_empty_slice_starts_at_zero(begin, end, step):
     [("Upsample", 9, 2.0), ("Resize", 10, 2.0), ("Resize", 10, 0.5)],
 )
 def test_a_resize_without_modes_keeps_its_coordinates(operator, opset, factor, mode):
-    node = helper.make_node(operator, ["input", "scales"], ["output"], "up", mode=mode)
-    scales = {"scales": np.array([1, 1, factor, factor], np.float32)}
-    model = tiny_models.make_model([node], {"input": [1, 2, 6, 8]}, {"output": None}, scales, opset)
-    simplified(model)
+    nodes = f'output = {operator} <mode = "{mode}"> (input, scales)'
+    scales = np.array([1, 1, factor, factor], np.float32)
+    simplified(model_of(nodes, shape=(1, 2, 6, 8), opset=opset, scales=scales))
 
 
 def test_a_normalization_has_float32s_default_epsilon():
     weights = {name: np.random.default_rng(n).random(4) for n, name in enumerate("sbmv")}
-    node = helper.make_node("BatchNormalization", ["input", *weights], ["output"], "norm")
-    model = model_of([node], shape=(2, 4, 3, 3), weights=weights, element_type=TensorProto.DOUBLE)
-    simplified(model, 1e-13)
+    text = """(double[2,4,3,3] input) => (double[] output) {
+        output = BatchNormalization (input, s, b, m, v)
+    }"""
+    simplified(onnx_text.model_of(text, **weights), 1e-13)

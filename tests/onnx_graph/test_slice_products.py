@@ -4,33 +4,30 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto
 
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.verify.session import run_onnxruntime
+from tests.made.onnx_text import model_of
 
 
-def unrolled(operator: str, axis: int, taken: list[int], **attributes: object) -> ModelProto:
+def unrolled(operator: str, axis: int, taken: list[int], attributes: str = "") -> ModelProto:
     """A sequence of 6 steps of 2 rows, some of them multiplied by the same weights."""
     generator = np.random.default_rng(0)
     shape = [2, 6, 5] if axis else [6, 2, 5]
-    weights = generator.standard_normal((3, 5) if attributes.get("transB") else (5, 3))
+    weights = generator.standard_normal((3, 5) if "transB" in attributes else (5, 3))
     tensors = {"w": weights.astype(np.float32), "c": np.arange(3, dtype=np.float32)}
-    nodes, names = [], ["w", "c"][: 2 if operator == "Gemm" else 1]
+    names = ["w", "c"][: 2 if operator == "Gemm" else 1]
+    text, outputs = [], []
     for step in taken:
         tensors[f"at{step}"] = np.array(step, np.int64)
-        nodes.append(helper.make_node("Gather", ["x", f"at{step}"], [f"x{step}"], axis=axis))
-        nodes.append(helper.make_node(operator, [f"x{step}", *names], [f"y{step}"], **attributes))
-        nodes.append(helper.make_node("Tanh", [f"y{step}"], [f"z{step}"]))
-    graph = helper.make_graph(
-        nodes,
-        "unrolled",
-        [helper.make_tensor_value_info("x", 1, shape)],
-        [helper.make_tensor_value_info(f"z{step}", 1, [2, 3]) for step in taken],
-        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        text.append(f"x{step} = Gather <axis = {axis}> (x, at{step})")
+        text.append(f"y{step} = {operator} {attributes} (x{step}, {', '.join(names)})")
+        text.append(f"z{step} = Tanh (y{step})")
+        outputs.append(f"float[2,3] z{step}")
+    nodes = f"(float{shape} x) => ({', '.join(outputs)}) {{{' '.join(text)}}}"
+    return model_of(nodes, opset=13, **tensors)
 
 
 def kinds(model: ModelProto) -> Counter[str]:
@@ -47,11 +44,11 @@ def kinds(model: ModelProto) -> Counter[str]:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
-    ("operator", "attributes"), [("MatMul", {}), ("Gemm", {"transB": 1, "alpha": 0.5})]
+    ("operator", "attributes"), [("MatMul", ""), ("Gemm", "<transB = 1, alpha = 0.5>")]
 )
 @pytest.mark.parametrize("taken", [[0, 1, 2, 3, 4, 5], [5, 2, 4, 1]])
 def test_products_of_slices_are_joined(axis, operator, attributes, taken):
-    counts = kinds(unrolled(operator, axis, taken, **attributes))
+    counts = kinds(unrolled(operator, axis, taken, attributes))
     assert counts["Gemm"] + counts["MatMul"] == 1
     assert counts["Gather"] == len(taken)
     assert counts["Slice"] == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -13,9 +13,10 @@ from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
 from tests.model.passes.test_winograd import error_of, scheduled
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 BOUND = 1e-5
 TOKENS, WIDTH, INNER = 12, 32, 48
@@ -40,40 +41,36 @@ def kinds(model: ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-def gelu(given: str, result: str, constants: dict[str, np.ndarray], rank: int) -> list:
-    """An exported GELU, with constants of this rank."""
-    numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
-    constants.update({n: np.full((1,) * rank, v, np.float32) for n, v in numbers.items()})
-    return [
-        helper.make_node("Div", [given, "root"], ["ratio"], name="div"),
-        helper.make_node("Erf", ["ratio"], ["share"], name="erf"),
-        helper.make_node("Add", ["share", "one"], ["factor"], name="add"),
-        helper.make_node("Mul", [given, "factor"], ["product"], name="mul"),
-        helper.make_node("Mul", ["product", "half"], [result], name="half_of_it"),
-    ]
+# Two products over the last axis, with a GELU as it is exported between them.
+TWO_PRODUCTS = f"""(float[1,{TOKENS},{WIDTH}] x) => (OUTPUTS) {{
+    inner = MatMul (x, first)
+    biased = Add (inner, bias)
+    ratio = Div (biased, root)
+    share = Erf (ratio)
+    factor = Add (share, one)
+    product = Mul (biased, factor)
+    activated = Mul (product, half)
+    y = MatMul (activated, second)
+}}"""
 
 
-def two_products(rank: int = 0, extra: bool = False) -> ModelProto:
-    """Two products over the last axis with a GELU between; its input is an output if ``extra``."""
+def two_products(rank: int = 0, outputs: str = "float[] y") -> ModelProto:
+    """The products; the constants of the GELU have this rank."""
     generator = np.random.default_rng(0)
-    constants = {
-        "first": random_weight(generator, INNER, WIDTH).T.copy(),
-        "second": random_weight(generator, WIDTH, INNER).T.copy(),
-        "bias": generator.standard_normal(INNER).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "first"], ["inner"], name="first_product"),
-        helper.make_node("Add", ["inner", "bias"], ["biased"], name="bias_sum"),
-        *gelu("biased", "activated", constants, rank),
-        helper.make_node("MatMul", ["activated", "second"], ["y"], name="second_product"),
-    ]
-    outputs = {"y": None, "biased": None} if extra else {"y": None}
-    return make_model(nodes, {"x": [1, TOKENS, WIDTH]}, outputs, constants)
+    numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
+    return model_of(
+        TWO_PRODUCTS.replace("OUTPUTS", outputs),
+        first=random_weight(generator, INNER, WIDTH).T.copy(),
+        second=random_weight(generator, WIDTH, INNER).T.copy(),
+        bias=generator.standard_normal(INNER).astype(np.float32),
+        **{name: np.full((1,) * rank, value, np.float32) for name, value in numbers.items()},
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_an_activation_is_fused_into_the_product_before_it(rank):
     module = lowered(two_products(rank))
+    assert kinds(simplified(two_products(rank))).count("Reshape") == 2
     products = [name for name in call_counts(module) if "matmul" in name]
     assert len(products) == 2
     (activated,) = [name for name in products if "erf" in name]
@@ -82,44 +79,38 @@ def test_an_activation_is_fused_into_the_product_before_it(rank):
     assert error_of(two_products(rank), scheduled(module)) < BOUND
 
 
-def test_inverse_reshapes_are_dropped():
-    assert kinds(simplified(two_products())).count("Reshape") == 2
-
-
 def test_a_value_with_other_readers_keeps_its_reshape():
-    model = two_products(extra=True)
+    model = two_products(outputs="float[] y, float[] biased")
     found = kinds(simplified(model))
     assert found.index("Reshape", found.index("Gemm")) < found.index("Erf")
     assert error_of(model, scheduled(lowered(model))) < BOUND
 
 
-def block_of_rows(extra: bool = False) -> ModelProto:
-    """A residual block with a layer norm between convolutions, as in ConvNeXt."""
+# A residual block with a layer norm between convolutions, as in ConvNeXt.
+BLOCK_OF_ROWS = f"""(float[1,3,32,32] x) => (OUTPUTS) {{
+    planes = Conv <strides = [4, 4]> (x, stem)
+    rows = Transpose <perm = [0, 2, 3, 1]> (planes)
+    n = LayerNormalization <axis = -1, epsilon = 1e-6> (rows, scale, shift)
+    base = Transpose <perm = [0, 3, 1, 2]> (n)
+    d = Conv <group = {WIDTH}, pads = [1, 1, 1, 1]> (base, depthwise)
+    d_rows = Transpose <perm = [0, 2, 3, 1]> (d)
+    mixed = MatMul (d_rows, product)
+    branch = Transpose <perm = [0, 3, 1, 2]> (mixed)
+    sum = Add (base, branch)
+    y = Conv <group = {WIDTH}, pads = [1, 1, 1, 1]> (sum, depthwise)
+}}"""
+
+
+def block_of_rows(outputs: str = "float[] y") -> ModelProto:
     generator = np.random.default_rng(0)
-    constants = {
-        "stem": random_weight(generator, WIDTH, 3, 4, 4),
-        "depthwise": random_weight(generator, WIDTH, 1, 3, 3),
-        "product": random_weight(generator, WIDTH, WIDTH),
-        "scale": generator.uniform(0.5, 1.5, WIDTH).astype(np.float32),
-        "shift": generator.standard_normal(WIDTH).astype(np.float32),
-    }
-    last, first = [0, 2, 3, 1], [0, 3, 1, 2]
-    depthwise = {"group": WIDTH, "pads": [1, 1, 1, 1]}
-    norm = {"axis": -1, "epsilon": 1e-6}
-    nodes = [
-        helper.make_node("Conv", ["x", "stem"], ["planes"], name="conv", strides=[4, 4]),
-        helper.make_node("Transpose", ["planes"], ["rows"], name="last", perm=last),
-        helper.make_node("LayerNormalization", ["rows", "scale", "shift"], ["n"], name="n", **norm),
-        helper.make_node("Transpose", ["n"], ["base"], name="first", perm=first),
-        helper.make_node("Conv", ["base", "depthwise"], ["d"], name="depthwise_conv", **depthwise),
-        helper.make_node("Transpose", ["d"], ["d_rows"], name="d_last", perm=last),
-        helper.make_node("MatMul", ["d_rows", "product"], ["mixed"], name="product_of_rows"),
-        helper.make_node("Transpose", ["mixed"], ["branch"], name="branch_first", perm=first),
-        helper.make_node("Add", ["base", "branch"], ["sum"], name="residual"),
-        helper.make_node("Conv", ["sum", "depthwise"], ["y"], name="next_conv", **depthwise),
-    ]
-    outputs = {"y": None, "base": None, "branch": None} if extra else {"y": None}
-    return make_model(nodes, {"x": [1, 3, 32, 32]}, outputs, constants, opset=17)
+    return model_of(
+        BLOCK_OF_ROWS.replace("OUTPUTS", outputs),
+        stem=random_weight(generator, WIDTH, 3, 4, 4),
+        depthwise=random_weight(generator, WIDTH, 1, 3, 3),
+        product=random_weight(generator, WIDTH, WIDTH),
+        scale=generator.uniform(0.5, 1.5, WIDTH).astype(np.float32),
+        shift=generator.standard_normal(WIDTH).astype(np.float32),
+    )
 
 
 def test_a_residual_between_layer_norms_needs_no_transposes():
@@ -130,19 +121,17 @@ def test_a_residual_between_layer_norms_needs_no_transposes():
 
 
 def test_transposes_with_other_readers_stay():
-    model = block_of_rows(extra=True)
+    model = block_of_rows("float[] y, float[] base, float[] branch")
     assert kinds(simplified(model)).count("Transpose") == kinds(model).count("Transpose")
     assert error_of(model, scheduled(lowered(model))) < BOUND
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
 def test_a_constant_exponent_becomes_a_scalar(shape):
-    nodes = [
-        helper.make_node("Relu", ["x"], ["positive"], name="relu"),
-        helper.make_node("Pow", ["positive", "exponent"], ["y"], name="power"),
-    ]
-    exponent = np.full(shape, 2.0, np.float32)
-    model = make_model(nodes, {"x": [1, 8, 8, 8]}, {"y": None}, {"exponent": exponent})
+    model = model_of(
+        "(float[1,8,8,8] x) => (float[] y) {positive = Relu (x) y = Pow (positive, exponent)}",
+        exponent=np.full(shape, 2.0, np.float32),
+    )
     module = lowered(model)
     (kernel,) = [f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
     assert len(kernel.params) == 2
@@ -150,45 +139,29 @@ def test_a_constant_exponent_becomes_a_scalar(shape):
 
 
 def test_a_constant_whose_axes_matter_keeps_them():
-    nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="sum")]
-    model = make_model(nodes, {"x": [8]}, {"y": None}, {"one": np.ones((1, 1), np.float32)})
+    one = np.ones((1, 1), np.float32)
+    model = model_of("(float[8] x) => (float[] y) {y = Add (x, one)}", one=one)
     assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]
 
 
 def test_what_a_nested_graph_may_read_stays():
-    order = {"perm": [1, 0]}
-    nodes = [
-        helper.make_node("MatMul", ["x", "square"], ["product"], name="matmul"),
-        helper.make_node("Reshape", ["product", "shape"], ["shaped"], name="reshape"),
-        helper.make_node("Neg", ["shaped"], ["less"], name="neg"),
-        helper.make_node("Relu", ["less"], ["positive"], name="relu"),
-        helper.make_node("Neg", ["x"], ["opposite"], name="neg_x"),
-        helper.make_node("Transpose", ["opposite"], ["left"], name="left", **order),
-        helper.make_node("Transpose", ["product"], ["right"], name="right", **order),
-        helper.make_node("Add", ["left", "right"], ["sum"], name="sum"),
-    ]
-    branches = {}
-    for branch, given in {"then_branch": "less", "else_branch": "right"}.items():
-        own = helper.make_tensor_value_info(f"{branch}_y", onnx.TensorProto.FLOAT, None)
-        step = helper.make_node("Identity", [given], [own.name], name=branch)
-        branches[branch] = helper.make_graph([step], branch, [], [own])
-    nodes.append(helper.make_node("If", ["which"], ["y"], name="if", **branches))
-    constants = {
-        "square": np.eye(8, dtype=np.float32),
-        "shape": np.array([8, 2, 4], np.int64),
-        "which": np.array(True),
-    }
-    outputs = {"positive": None, "sum": None, "y": None}
-    model = onnx.shape_inference.infer_shapes(make_model(nodes, {"x": [8, 8]}, outputs, constants))
+    text = """(float[8,8] x) => (float[] positive, float[] sum, float[] y) {
+        product = MatMul (x, square)
+        shaped = Reshape (product, shape)
+        less = Neg (shaped)
+        positive = Relu (less)
+        opposite = Neg (x)
+        left = Transpose <perm = [1, 0]> (opposite)
+        right = Transpose <perm = [1, 0]> (product)
+        sum = Add (left, right)
+        y = If (which) <
+            then_branch = a () => (float[] then_y) { then_y = Identity (less) },
+            else_branch = b () => (float[] else_y) { else_y = Identity (right) }>
+    }"""
+    constants = {"square": np.eye(8, dtype=np.float32), "shape": [8, 2, 4], "which": True}
+    model = onnx.shape_inference.infer_shapes(model_of(text, **constants))
     assert move_views(model) is model
     # Without nested graphs, the same rewrite applies.
     del model.graph.node[-1]
-    assert kinds(move_views(model)) == [
-        "MatMul",
-        "Neg",
-        "Relu",
-        "Reshape",
-        "Neg",
-        "Add",
-        "Transpose",
-    ]
+    moved = ["MatMul", "Neg", "Relu", "Reshape", "Neg", "Add", "Transpose"]
+    assert kinds(move_views(model)) == moved

@@ -20,7 +20,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from pipelines import flow
 from pipelines.checkout.results import read_results
 from pipelines.cli import main
-from pipelines.flow import artifact_key, publish
+from pipelines.flow import publish
 from pipelines.records.tracking import Store
 from pipelines.runs.run_plan import warm_process
 from stages.paths import Places
@@ -36,17 +36,8 @@ GOOD = ["good-selective", "good-full"]
 def root(tmp_path_factory):
     """The repository, whose steps copy made results into place."""
     root = small_pipeline.make(tmp_path_factory.mktemp("flow"))
-    ready = root / "ready" / "good"
-    made.write_result(ready / "selective" / "benchmark", "good", "selective")
-    made.write_result(
-        ready / "full" / "benchmark", "good", "full", 40.0, tuning_s=made.FULL_TUNING_S
-    )
-    made.comparison("good").write(ready / "compare")
-    made.imported("good").write(root / "out" / "good" / "import")
-    for strategy in ("selective", "full"):
-        library = root / "out" / "good" / strategy / "compile"
-        made.compiled("good", strategy).write(library)
-        (library / "model.so").write_bytes(b"library")
+    made.lay_ready(root)
+    made.lay_libraries(root)
     return root
 
 
@@ -237,10 +228,6 @@ def test_an_unknown_model_is_refused_in_one_line(harness, root):
     refused = run(root, ["goood"], recording=False)
     assert refused.state.message.startswith("model 'goood' is not listed in params.yaml")
     assert not refused.tasks
-
-
-def test_artifact_keys_are_what_prefect_accepts():
-    assert artifact_key("tune@Net_v1.5-selective") == "tune-net-v1-5-selective"
 
 
 def test_a_regression_ends_the_watched_flow_as_failed(first, root):

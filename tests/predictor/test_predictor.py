@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.predictor import chosen_digest, digest, gaussian_process, shipped
+from fewtune.predictor import chosen_digest, digest, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_speeds, read_conditions
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import tvm
 from tests import recorded
 from tests.made.predictors import features, learnt, some_points
@@ -177,18 +177,3 @@ def test_few_trials_correct_little():
     assert predictor.expected(1, rows) == pytest.approx(pretrained.expected(rows), abs=1e-5)
     predictor.learn(0, rows[1:3], list(1e-3 * np.exp(speeds[0] - speeds[1:3])))
     assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15
-
-
-def test_a_long_run_learns_of_the_fastest_of_each_task():
-    rows = features(some_points(100, seed=2))
-    times_s = np.linspace(1e-3, 3e-3, 50)
-
-    def correction(most_samples: int, kept: int) -> np.ndarray:
-        """Learnt from the fastest ``kept`` of each of two tasks."""
-        rest = gaussian_process.Residual(most_samples)
-        rest.learn("one", rows[:kept], times_s[:kept], np.zeros(kept))
-        rest.learn("other", rows[100 - kept :], times_s[:kept][::-1], np.zeros(kept))
-        return rest.correction("one", rows)
-
-    assert correction(40, 50) == pytest.approx(correction(40, 20), abs=1e-5)
-    assert np.abs(correction(40, 50) - correction(100, 50)).max() > 0.01

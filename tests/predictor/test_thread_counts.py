@@ -1,6 +1,5 @@
 """Numbers of threads: features of them, trained on several, extrapolated beyond, and said so."""
 
-from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,11 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.predictor import shipped
-from fewtune.predictor.feature_names import NAMES, OF_CORES, OF_POINTS, with_cores
+from fewtune.predictor.feature_names import OF_CORES, OF_POINTS, with_cores
 from fewtune.predictor.predictor import consensus_for, extrapolated, predictor_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
 from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
 from fewtune.runtime.tvm import tvm
-from tests.made.predictors import features, some_points
 
 CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
 CONDITIONS: dict[str, Any] = {
@@ -44,21 +42,6 @@ def both() -> Pretrained:
     times_s = {1: [1e-3, 1e-3] * 60, 2: [3e-3, 1e-3] * 60}
     samples = [TaskSamples(parted(iterations, n), np.array(times_s[n])) for n in (1, 2)]
     return Pretrained.train(samples, BOTH)
-
-
-def test_cores_add_how_many_iterations_each_gets():
-    found = parted([1, 3, 4, 6], 2)[:, -len(OF_CORES) :]
-    assert found[:, 0] == pytest.approx(1.0)
-    assert found[:, 1] == pytest.approx([-1, log2(1.5), 1, log2(3)])
-    assert list(found[:, 2]) == [1, 1, 0, 0]
-    # The recorded task's target has two.
-    assert set(features(some_points(8))[:, NAMES.index("cores")]) == {1.0}
-
-
-def test_one_number_of_threads_teaches_nothing_of_them():
-    samples = [TaskSamples(parted([1, 2, 4, 8] * 8, 2), np.linspace(1e-3, 2e-3, 32))]
-    assert Pretrained.train(samples, CONDITIONS).conditions["features"] == list(OF_POINTS)
-    assert Pretrained.train(samples, BOTH).conditions["features"] == list(NAMES)
 
 
 def test_what_comes_with_fewtune_goes_by_its_own_features():

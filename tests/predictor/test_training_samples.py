@@ -50,12 +50,6 @@ def test_what_is_kept_teaches_the_same(tmp_path):
     np.testing.assert_array_equal(first.expected(features), second.expected(features))
 
 
-def test_equal_samples_make_equal_files(tmp_path):
-    for name in ("one.npz", "other.npz"):
-        write_samples(tmp_path / name, sampled(), CONDITIONS)
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
-
-
 def test_what_cannot_be_learnt_from_is_refused(tmp_path):
     path = tmp_path / "own.npz"
     with pytest.raises(InputError, match=r"cannot read the samples .*own\.npz"):

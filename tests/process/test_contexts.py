@@ -3,31 +3,10 @@
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from fewtune.process.contexts import SharedContext, without_gc
-
-
-def test_the_first_block_enters_and_the_last_leaves():
-    shared, told = SharedContext(), []
-
-    @contextmanager
-    def made() -> Iterator[None]:
-        told.append("entered")
-        yield
-        told.append("left")
-
-    first, second = shared.entered(made), shared.entered(made)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert told == ["entered"]
-    second.__exit__(None, None, None)
-    with shared.entered(made):
-        assert told == ["entered", "left", "entered"]
+from fewtune.process.contexts import without_gc
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -32,17 +32,17 @@ if what == "sleep":
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, monkeypatch):
+    """A folder of modules that children find."""
     (tmp_path / "probe.py").write_text(PROBE)
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""), str(tmp_path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.setenv("PROBE", "a value")
     return tmp_path
 
 
 @pytest.fixture
-def warm(root, monkeypatch):
-    monkeypatch.setenv("PROBE", "a value")
-    before = os.environ.get("PYTHONPATH", "")
-    project = str(Path(__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, before, str(root)]))
+def warm(root):
     with warm_process([], folder=root):
         yield root
 
@@ -92,10 +92,7 @@ def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
     gone(pid)
 
 
-def test_nothing_outlives_the_run(root, monkeypatch):
-    monkeypatch.setenv("PROBE", "a value")
-    project = str(Path(__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
+def test_nothing_outlives_the_run(root):
     with warm_process([], folder=root):
         _, pid = start(root)
     gone(pid)
@@ -105,8 +102,6 @@ def test_it_ends_in_the_middle_of_an_import(root, monkeypatch):
     (root / "endless.py").write_text(
         "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1000)\n"
     )
-    project = str(Path(__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
     started: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 
@@ -134,11 +129,9 @@ def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm):
     assert child_python() == program
 
 
-def test_what_it_has_loaded_is_there_in_what_it_forks(root, monkeypatch):
+def test_what_it_has_loaded_is_there_in_what_it_forks(root):
     (root / "loaded.py").write_text("import os\nwhere = os.getpid()\n")
     (root / "asking.py").write_text("import os, loaded\nprint(loaded.where == os.getppid())\n")
-    project = str(Path(__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
     with warm_process([], {"asking": ["loaded"]}, root):
         command = [child_python(), "-m", "asking"]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True)

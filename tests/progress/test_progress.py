@@ -61,16 +61,3 @@ def test_a_terminal_gets_a_table_with_the_task_at_work_last():
     assert shown.rstrip().endswith("a line [that] stays")
     # Whatever ends the run now, the terminal has its cursor.
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
-
-
-def test_a_long_run_shows_the_latest_tasks_only():
-    stream = Terminal()
-    progress = Progress(stream=stream)
-    for number in range(80):
-        progress.show(snapshot(f"task{number:03d}", number))
-    before = len(stream.getvalue())
-    progress.show(snapshot("final", 64))
-    drawn = stream.getvalue()[before:]
-    assert "final" in drawn
-    assert "task079" in drawn
-    assert "task000" not in drawn

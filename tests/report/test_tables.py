@@ -4,22 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from fewtune.artifacts import Conditions, Metrics
-from fewtune.report.kernel_tables import (
-    benchmark_markdown,
-    comparison_markdown,
-    kernel_table,
-    loss_table,
-)
+from fewtune.artifacts import Metrics
+from fewtune.report.kernel_tables import comparison_markdown, loss_table
 from fewtune.report.tables import (
     Result,
     belongs,
     comparison_table,
-    conditions_lines,
     distinct_comparisons,
-    results_markdown,
     results_table,
-    target_name,
 )
 from fewtune.util.table import number
 from tests.made import results as made
@@ -72,15 +64,6 @@ def test_a_ratio_that_some_model_lacks_has_no_mean():
     assert [row["x over onnxruntime"] for row in rows] == ["0.90", "-", "-", "-", "-"]
 
 
-def test_kernels_are_ordered_by_their_share():
-    rows = kernel_table(made.benchmark("net", "selective")).records()
-    assert [row["task"] for row in rows] == ["conv2d_1", "pool"]
-    assert rows[0]["donor"] == "conv2d"
-    assert rows[1]["GFLOPS"] == "-"
-    assert [row["% of peak"] for row in rows] == ["80.0", "-"]
-    assert [row["GB/s"] for row in rows] == ["12.0", "4.00"]
-
-
 def test_the_tasks_that_selective_tuning_lost_on_are_named():
     selective, measured = made.benchmark("net", "selective"), made.comparison("net")
     pool, convolution = selective.kernels
@@ -109,47 +92,12 @@ def test_the_tasks_that_selective_tuning_lost_on_are_named():
     assert "lost" not in comparison_markdown(gained, selective)
 
 
-def test_a_model_is_held_to_the_measured_peak():
-    measured = made.benchmark("net", "selective", latency_ms=6.0)
-    text = benchmark_markdown(measured)
-    assert "66.7 %" in text
-    assert "5.50 ms" in text
-
-
-def test_a_gpu_has_no_measured_peak():
-    without = made.benchmark("net", "selective").model_copy(
-        update={"peak_gflops": None, "memory_gb_s": None}
-    )
-    assert without.peak_pct is None
-
-
 def test_metrics_without_a_figure_are_read_back(tmp_path):
     metrics = made.metrics().model_copy(update={"peak_gflops": None, "peak_pct": None})
     metrics.write(tmp_path)
     assert "null" not in (tmp_path / Metrics.file_name).read_text()
     assert Metrics.read(tmp_path) == metrics
     assert "peak_pct" not in metrics.figures()
-
-
-def test_markdown_is_deterministic_and_names_the_conditions():
-    text = results_markdown(results())
-    assert text == results_markdown(results())
-    assert "| net | selective | 250 | 50.0 [45.0 - 55.0] |" in text
-    assert "## Selective against full tuning" in text
-    assert "Measured on Test CPU, target llvm znver5, 2 threads; 64 trials a task" in text
-    assert "onnxruntime 1.31.0" in text
-    assert "### Kernels" in benchmark_markdown(made.benchmark("net", "selective"))
-    assert results_markdown([]) == "No results yet.\n"
-
-
-def test_conditions_are_labelled_where_they_differ():
-    def under(device: str) -> Conditions:
-        return made.conditions(device)
-
-    assert len(conditions_lines([("a", under("X")), ("b", under("X"))])) == 1
-    first, second = conditions_lines([("a", under("X")), ("b", under("Y"))])
-    assert first.startswith("a: measured on X")
-    assert second.startswith("b: measured on Y")
 
 
 def test_a_comparison_of_earlier_results_is_not_shown():
@@ -182,8 +130,3 @@ def test_a_comparison_of_earlier_results_is_not_shown():
 )
 def test_numbers_keep_three_figures(value, text):
     assert number(value) == text
-
-
-def test_targets_are_named_briefly():
-    assert target_name('{"kind": "cuda", "arch": "sm_90"}') == "cuda sm_90"
-    assert target_name("llvm -mcpu=skylake") == "llvm -mcpu=skylake"

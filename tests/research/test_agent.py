@@ -3,7 +3,6 @@
 import numpy as np
 
 from fewtune.research.chameleon import Agent
-from fewtune.research.network import Dense
 
 _END = 9
 
@@ -42,20 +41,3 @@ def test_an_impossible_action_is_never_taken():
     agent = Agent(2, 3, seed=0)
     chances = agent.chances(np.ones((1, 2)), np.array([[False, True, True]]))
     assert chances[0, 0] == 0
-
-
-def test_equal_seeds_make_equal_agents():
-    states, possible = np.ones((4, 2)), np.full((4, 3), True)
-    first, second = (Agent(2, 3, seed=5).chances(states, possible) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
-def test_the_network_learns_a_curve():
-    random = np.random.default_rng(0)
-    network = Dense([1, 16, 1], random, rate=0.02)
-    rows = random.uniform(-1, 1, (128, 1))
-    wanted = np.sin(3 * rows)
-    for _ in range(600):
-        given = network.forward(rows)
-        network.train(given, 2 * (given[-1] - wanted) / len(rows))
-    assert float(np.abs(network.forward(rows)[-1] - wanted).mean()) < 0.1

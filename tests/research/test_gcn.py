@@ -8,26 +8,12 @@ from pydantic import ValidationError
 from scipy.stats import spearmanr
 
 from fewtune.options import TuneOptions
-from fewtune.research.gcn import KINDS, WIDTH, Graph, GraphModel, GraphNetwork, program_graph
+from fewtune.research.gcn import Graph, GraphModel, GraphNetwork
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
 from tests import recorded
 from tests.made import predictors as made_predictors
 
 pytestmark = pytest.mark.slow
-
-
-def test_the_network_learns_what_neighbours_decide():
-    """A toy: the score is how many of its neighbours a node is unlike."""
-    random = np.random.default_rng(0)
-    graphs, targets = [], []
-    for _ in range(200):
-        nodes = random.integers(0, 2, size=(6, 1)).astype(float)
-        edges = np.array([[i, i + 1] for i in range(5)])
-        graphs.append(Graph(nodes, edges, np.zeros(6, dtype=int)))
-        targets.append(float((nodes[edges[:, 0]] != nodes[edges[:, 1]]).mean()))
-    network = GraphNetwork(1, 1, seed=0)
-    network.train([(graphs[:150], np.array(targets[:150]))], steps=400)
-    assert spearmanr(network.score(graphs[150:]), targets[150:])[0] > 0.8
 
 
 def test_how_a_group_fares_altogether_is_not_learnt():
@@ -41,16 +27,6 @@ def test_how_a_group_fares_altogether_is_not_learnt():
     # Scores of equal groups that are apart by a constant are equal but for what fast ones weigh.
     other.train([(graphs[:32], targets[:32]), (graphs[32:], targets[32:] - 2.0)], steps=60)
     assert spearmanr(one.score(graphs), other.score(graphs))[0] > 0.9
-
-
-def test_a_program_is_read_as_loops_blocks_and_buffers():
-    made = recorded.space().make(recorded.points()[1000])
-    assert made.schedule is not None
-    graph = program_graph(made.schedule.mod, np.ones((2, 164)))
-    assert graph.nodes.shape[1] == WIDTH
-    kinds = np.bincount(graph.kinds, minlength=KINDS)
-    assert (kinds >= [2, 2, 3, 2]).all()
-    assert graph.edges.max() < len(graph.nodes)
 
 
 def taught(seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,7 @@ def built(form, columns, lanes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "lanes"), [(32, 32), (16, 16), (16, 4), (20, 20), (6, 2)])
+@pytest.mark.parametrize(("columns", "lanes"), [(32, 32), (16, 4), (6, 2)])
 @pytest.mark.parametrize("form", list(FORMS))
 def test_no_form_saturates(form, columns, lanes):
     """Of the largest bytes, two products already leave 16 bits."""

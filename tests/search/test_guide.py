@@ -1,7 +1,6 @@
 """A search that the predictor guides."""
 
 import numpy as np
-import pytest
 
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import Predictor
@@ -30,19 +29,6 @@ def test_a_guide_has_register_tiles_take_turns():
     other = next(point for point in best if prior.tile_of(point) != prior.tile_of(best[0]))
     ahead = guide.expected([best[0]])[0] - guide.expected([other])[0]
     assert held_back[0] == (other if ahead < 0.08 else best[0])
-
-
-def test_a_guide_rates_a_point_once():
-    space = recorded.space()
-    guide = Guide.of(space, Prior(space), Predictor(learnt(some_points(600))), is_cold=False)
-    assert guide is not None
-    points = some_points(60, seed=3)
-    rated = dict.fromkeys(points[:20], 0.5)
-    ordered = guide.ordered(points, rated=rated)
-    assert set(rated) == set(points)
-    # What was said of a point before is what counts.
-    assert set(ordered[:20]) == set(points[:20])
-    assert [rated[p] for p in points[20:]] == pytest.approx(list(guide.expected(points[20:])))
 
 
 def test_a_guided_search_finds_sooner_what_a_search_finds():

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from fewtune.artifacts import Selection
 from fewtune.selection.cluster import (
@@ -65,12 +64,6 @@ def test_a_task_in_two_cliques_goes_to_the_larger_sum():
     # With c closer to d than to both others together, the pair has the larger sum.
     strong = symmetric(4, {(0, 1): 0.1, (0, 2): 0.2, (1, 2): 0.2, (2, 3): 0.95})
     assert clique_groups(strong, 0.1, NAMES)[0] == [[2, 3], [0, 1]]
-
-
-def test_ties_go_to_the_names():
-    path = symmetric(3, {(0, 1): 0.5, (1, 2): 0.5})
-    assert clique_groups(path, 0.5, ["a", "b", "c"])[0] == [[0, 1], [2]]
-    assert clique_groups(path, 0.5, ["c", "b", "a"])[0] == [[1, 2], [0]]
 
 
 def test_tasks_with_nothing_in_common_are_never_joined():
@@ -239,14 +232,6 @@ def test_what_the_bank_holds_itself_comes_first():
     assert (first.workload, first.similarity, second.workload) == (own, 1.0, "other")
 
 
-def test_an_empty_bank_changes_nothing():
-    with_bank, matrix = select_from_spaces(
-        TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=made_bank()
-    )
-    assert with_bank == select()[0]
-    assert matrix.names == select()[1].names
-
-
 def test_files_are_the_same_each_time(tmp_path):
     for name in ("first", "second"):
         selection, matrix = select()
@@ -263,19 +248,3 @@ def test_an_empty_selection_has_files_too(tmp_path):
     write_similarity(selection, matrix, tmp_path)
     assert (tmp_path / "similarity.csv").read_text() == "task\n"
     assert (tmp_path / "similarity.png").stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "clique"},
-        {"min_similarity": 1.1},
-        {"min_share": 1.0},
-        {"clusters": 0, "method": "agglomerative"},
-        {"clusters": 3},
-        {"similarity": 0.5},
-    ],
-)
-def test_impossible_options_are_refused(options):
-    with pytest.raises(ValidationError):
-        SelectOptions(**options)

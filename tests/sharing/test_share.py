@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from pydantic import ValidationError
 
 from fewtune.artifacts import Curve, LogInfo, ShareReport, TuneReport
 from fewtune.errors import InputError
@@ -49,12 +48,6 @@ def measured_lines(journals: Path) -> set[bytes]:
 )
 def test_how_many_are_shared(top, schedules, count):
     assert ShareOptions(top=top).count(schedules) == count
-
-
-@pytest.mark.parametrize("top", ["0", "-1", "1.5", "0%", "101%", "many", ""])
-def test_impossible_numbers_are_refused(top):
-    with pytest.raises(ValidationError, match="give a"):
-        ShareOptions(top=top)
 
 
 def test_every_dependent_is_accounted_for():

@@ -108,13 +108,6 @@ def test_what_cannot_be_used_is_named(params, key_path, value, expected):
     assert expected in refusal(params)
 
 
-def test_an_unregistered_model_is_named_with_the_nearest(params):
-    change(params, "models", ["squeeznet"])
-    message = refusal(params)
-    assert "did you mean squeezenet?" in message
-    assert "fewtune add" in message
-
-
 def test_a_missing_section_is_named(params):
     params.write_text(params.read_text().replace("\ntune:", "\nother:", 1).split("other:")[0])
     assert refusal(params).startswith("tune is missing")

@@ -28,7 +28,6 @@ from fewtune.task.extract import (
     extract_tasks,
     kernels,
     read_tasks,
-    tasks_markdown,
     workload_hash,
     write_modules,
 )
@@ -210,16 +209,6 @@ def test_files_give_the_tasks_back(tmp_path):
         (tmp_path / MODULES).write_text(damaged)
         with pytest.raises(InputError, match="run extract_tasks again"):
             read_tasks(tmp_path)
-
-
-def test_table_for_people():
-    tasks = extract_tasks(tiny(), TARGET)
-    table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
-    lines = tasks_markdown(table).splitlines()
-    assert lines[0] == "# Tasks of tiny"
-    assert len(lines) == 4 + len(tasks)
-    (row,) = [line for line in lines if "3x3x16x16" in line]
-    assert "| conv2d | 1x16x16x16 3x3x16x16 1x1x1x16 1x16x16x16 | float32 |" in row
 
 
 _IN_ANOTHER_PROCESS = """

@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from fewtune.artifacts import ImportReport
 from fewtune.measure.measurer import Measurer, module_specs
@@ -18,8 +17,9 @@ from fewtune.task import weight_layout
 from fewtune.task.analysis import call_counts, kernel_calls
 from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
-from tests.tiny_models import make_model, random_weight, tiny_convolutional_model
+from tests.tiny_models import random_weight, tiny_convolutional_model
 
 
 @cache
@@ -51,15 +51,13 @@ def test_a_gpu_keeps_its_layouts():
 
 @pytest.mark.parametrize(("other", "free"), [("weight", True), ("given", False)])
 def test_an_argument_is_free_only_where_every_call_gives_a_constant(other, free):
-    model = make_model(
-        [
-            helper.make_node("MatMul", ["input", "weight"], ["first"], name="first"),
-            helper.make_node("Relu", ["first"], ["left"], name="relu"),
-            helper.make_node("MatMul", ["left", other], ["second"], name="second"),
-        ],
-        {"input": [8, 8], "given": [8, 8]},
-        {"left": [8, 8], "second": [8, 8]},
-        {"weight": random_weight(np.random.default_rng(1), 8, 8)},
+    model = model_of(
+        f"""(float[8,8] input, float[8,8] given) => (float[8,8] left, float[8,8] second) {{
+            first = MatMul (input, weight)
+            left = Relu (first)
+            second = MatMul (left, {other})
+        }}""",
+        weight=random_weight(np.random.default_rng(1), 8, 8),
     )
     lowered = lower(model, tuned_tiny.target(), "NHWC")
     products = [f for v, f in lowered.functions_items() if v.name_hint.startswith("matmul")]

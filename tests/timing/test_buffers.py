@@ -83,23 +83,3 @@ def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_ane
     assert fill.elements == [6, 20]
     assert (weights.numpy() == 1).all()
     assert buffers.lend(12) is not None
-
-
-def test_no_more_is_held_than_may_be():
-    buffers = Buffers(tvm.cpu(), Counted(), most_held_bytes=60)
-    buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
-    assert buffers.held_bytes == 72
-    buffers.forget()
-    assert buffers.held_bytes == 0
-
-
-def test_a_check_borrows_what_is_held_and_not_lent():
-    buffers = made(Counted())
-    _, weights = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
-    borrowed = buffers.borrow(1, 20)
-    borrowed.copyfrom(np.full((20,), 7, "float32"))
-    assert weights.numpy().min() == 7
-    assert buffers.borrow(1, 21) is None
-    assert buffers.borrow(2, 1) is None
-    buffers.lend(20)
-    assert buffers.borrow(1, 20) is None

@@ -1,8 +1,5 @@
 """What the caches hold when a measured call begins: sizes, what is flushed, what is rewritten."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,7 @@ from fewtune.timing.cache_state import parallel_axis, rewriter, sliced
 from tests import tuned_tiny
 
 
-def test_the_largest_cache_and_the_one_before_it_count(tmp_path: Path) -> None:
+def test_the_largest_cache_and_the_one_before_it_count(tmp_path):
     for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
@@ -34,7 +31,7 @@ def _ones(elements: int, dtype: str = "float32") -> Any:
 
 
 @pytest.mark.parametrize("once_s", [0.0, 1.0])
-def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_s: float) -> None:
+def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_s):
     module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
     built = build(module, tuned_tiny.target())
     device = tvm.cpu()
@@ -57,20 +54,20 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
         assert all(one.same_as(other) for one, other in zip(given, expected, strict=True))
 
 
-def test_weights_that_leave_nothing_in_the_cache_are_not_flushed() -> None:
+def test_weights_that_leave_nothing_in_the_cache_are_not_flushed():
     small, large = _ones(512), _ones(514)
     assert [each.shape for each in cache_state.to_be_flushed([small, large], 1024)] == [(2, 256)]
     assert len(cache_state.to_be_flushed([small, large], None)) == 2
 
 
-def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
+def test_activations_that_the_cores_caches_hold_are_rewritten():
     offsets = tvm.runtime.tensor(np.ones((1, 1024), "float32"))
     activations = [offsets, _ones(1022), _ones(1024), _ones(1026), _ones(1024, "int32")]
     assert [each.shape for each in cache_state.to_be_rewritten(activations, 4096)] == [(2, 512)]
     assert cache_state.to_be_rewritten(activations, None) == []
 
 
-def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches() -> None:
+def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches():
     data, result = _ones(1024), _ones(512)
     assert cache_state.to_be_evicted([data, result], 4096, 2**20) == []
     (evicted,) = cache_state.to_be_evicted([data, result], 4095, 2**20)
@@ -86,9 +83,7 @@ def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches()
     ("threads", "axis", "shape", "rewritten"),
     [(1, 0, (1, 1000), 992), (3, 0, (1, 1000), 960), (2, 1, (10, 100), 96)],
 )
-def test_rewriting_twice_leaves_what_was_there(
-    threads: int, axis: int, shape: tuple[int, int], rewritten: int
-) -> None:
+def test_rewriting_twice_leaves_what_was_there(threads, axis, shape, rewritten):
     drawn = np.random.default_rng(0).integers(0, 1024, shape).astype("float32") / 1024
     tensor = tvm.runtime.tensor(drawn.reshape(10, 4, 25))
     rewrite, slices = rewriter(tuned_tiny.target(), threads), sliced(tensor, axis)
@@ -101,7 +96,7 @@ def test_rewriting_twice_leaves_what_was_there(
     assert np.array_equal(tensor.numpy().reshape(shape), drawn)
 
 
-def test_products_of_winograds_tiles_are_parted_along_the_tiles() -> None:
+def test_products_of_winograds_tiles_are_parted_along_the_tiles():
     tiles, weights = te.placeholder((36, 8, 16)), te.placeholder((36, 16, 32))
     function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
     module = tvm.IRModule({"main": function})

@@ -42,13 +42,6 @@ def test_who_makes_its_reader_slow_is_charged_with_it():
     assert samples["reader"] == [list(times_s[:, 1])]
 
 
-def test_where_nobody_follows_nothing_is_charged():
-    picked = runs(8, 2)
-    times_s = np.array([[1.0 + run["writer"], 5.0 + run["writer"]] for run in picked])
-    samples = interference.charged(times_s, ["writer", "reader"], picked, [set(), set()])
-    assert samples["writer"] == [[1.0] * 4, [2.0] * 4]
-
-
 def test_chance_is_not_charged():
     random = np.random.default_rng(1)
     charges = []

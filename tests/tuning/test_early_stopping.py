@@ -26,17 +26,12 @@ def test_a_run_that_gains_nothing_ends_early(tmp_path):
     assert set(batches(tmp_path / "journal.jsonl")) == {conv("b").info.name, conv("c").info.name}
 
 
-@pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
-def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path, allocation):
+def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path):
     # Every candidate takes as long as the default schedule: there is next to nothing to gain.
-    patient = session(
-        tmp_path / "all.jsonl", "bc", allocation=allocation, trials_per_task=12, least_gain=0.0
-    )
+    patient = session(tmp_path / "all.jsonl", "bc", trials_per_task=12, least_gain=0.0)
     assert patient.run() == "trials"
     assert patient.state.trials == 24
-    hasty = session(
-        tmp_path / "some.jsonl", "bc", allocation=allocation, trials_per_task=12, least_gain=0.9
-    )
+    hasty = session(tmp_path / "some.jsonl", "bc", trials_per_task=12, least_gain=0.9)
     assert hasty.run() == "converged"
     # Both tasks had their first batch: of one that was never tried nothing is known.
     assert [len(state.trials) for state in hasty.state.tasks.values()] == [3, 3]

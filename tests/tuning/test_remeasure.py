@@ -1,9 +1,6 @@
 """Closing duels: who was fast in the race is measured again, from builds that were kept for it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from tests import tuned_tiny
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
+def pool():
     """Two workers, so that contestants are in different ones."""
     with WorkerPool(tuned_tiny.fingerprint().target, 1, 2) as workers:
         yield workers
@@ -48,7 +45,7 @@ def trace_of(number: int, tiles: list[list[int]] | None = None) -> str:
     return json.dumps([[number], [[place, tile] for place, tile in enumerate(tiles or [])]])
 
 
-def test_the_fastest_builds_of_each_task_are_kept() -> None:
+def test_the_fastest_builds_of_each_task_are_kept():
     kept = Kept(most=2)
     for number, time_s in enumerate([3.0, 1.0, 2.0]):
         kept.take("conv", trace_of(number), Built(number % 2, number), time_s)
@@ -59,7 +56,7 @@ def test_the_fastest_builds_of_each_task_are_kept() -> None:
     assert (kept.numbers(0), kept.numbers(1)) == ([2, 7], [1])
 
 
-def test_the_fastest_two_of_another_parting_are_kept_beside_them() -> None:
+def test_the_fastest_two_of_another_parting_are_kept_beside_them():
     kept = Kept(most=2)
     rows, columns = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [2, 1, 1, 4]]
     builds = [(1.0, columns), (2.0, columns), (5.0, rows), (3.0, columns), (4.0, rows), (6.0, rows)]
@@ -70,7 +67,7 @@ def test_the_fastest_two_of_another_parting_are_kept_beside_them() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
+def test_what_was_kept_is_not_built_again(pool):
     measurer = Measurer(pool)
     state, ranked = raced(measurer, MOST_KEPT + 2)
     workload = state.task.info.workload
@@ -91,7 +88,7 @@ def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_not_kept_is_built_for_the_duel(pool: WorkerPool) -> None:
+def test_what_was_not_kept_is_built_for_the_duel(pool):
     measurer = Measurer(pool)
     state, ranked = raced(measurer, 6)
     pool.handles[0].kill()
@@ -103,7 +100,7 @@ def test_what_was_not_kept_is_built_for_the_duel(pool: WorkerPool) -> None:
 
 
 @pytest.mark.slow
-def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool: WorkerPool) -> None:
+def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool):
     measurer = Measurer(pool)
     task = tuned_tiny.convolutions()["c"]
     built = measurer.build([task.mod, task.mod])
@@ -117,7 +114,7 @@ def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool: WorkerPoo
 
 
 @pytest.mark.slow
-def test_a_contestant_that_could_not_be_built_leaves_the_rest(pool: WorkerPool) -> None:
+def test_a_contestant_that_could_not_be_built_leaves_the_rest(pool):
     measurer = Measurer(pool)
     task = tuned_tiny.convolutions()["c"]
     (built,) = measurer.build([task.mod])

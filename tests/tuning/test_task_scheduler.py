@@ -69,16 +69,6 @@ def test_what_memory_decides_is_held_to_its_own_kind():
     assert gradient(found[1], rates["streamed dense"]) == pytest.approx(0.8 * 2 / 3)
 
 
-def test_what_is_near_the_best_throughput_has_little_left_to_gain():
-    near = task("near", [1.0], flops=95.0)
-    far = task("far", [0.5], flops=10.0)
-    assert gradient(near, 100.0) < gradient(near)
-    assert gradient(near, 100.0) < gradient(far, 100.0)
-    assert in_order([near, far], "gradient")[0] is far
-    # One that is already the best may gain a little still.
-    assert gradient(task("top", [1.0], flops=100.0), 100.0) > 0
-
-
 def test_a_task_is_held_to_what_similar_ones_reach():
     convolutions = [
         task("quick", [1.0], flops=100.0, family="conv2d"),
@@ -158,19 +148,3 @@ def test_of_tasks_that_nothing_was_searched_of_the_heaviest_comes_first():
     light.stands_for = 20.0
     assert in_order([light, heavy, task("y", [])], "gradient")[0].name == "y"
     assert in_order([light, heavy], "gradient")[0].name == "a"
-
-
-def test_equal_gradients_go_to_the_task_with_fewer_batches():
-    # Half of 2 s after two batches, half of 1 s after one; neither gained anything lately.
-    assert in_order([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient")[0].name == "b"
-
-
-def test_the_current_time_counts_the_default_schedule():
-    progress = task("a", [])
-    assert progress.current_s == INF
-    progress.default_s = 3.0
-    assert progress.current_s == 3.0
-    progress.best_s = [5.0]
-    assert progress.current_s == 3.0
-    progress.best_s.append(2.0)
-    assert progress.current_s == 2.0

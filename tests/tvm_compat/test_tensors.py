@@ -1,14 +1,12 @@
 """Tensors that share memory."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fewtune.runtime.tvm import flat, tvm
 from fewtune.tvm_compat.values import view_of
 
 
-def test_a_view_shares_memory() -> None:
+def test_a_view_shares_memory():
     tensor = tvm.runtime.tensor(np.arange(12, dtype="float32").reshape(3, 4))
     np.from_dlpack(flat(tensor))[5] = -1
     assert view_of(tensor, (2, 6)).numpy().tolist() == [[0, 1, 2, 3, 4, -1], [*range(6, 12)]]

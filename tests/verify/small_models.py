@@ -1,220 +1,192 @@
 """Small models, one for each kind of output that a check can get wrong."""
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
-from tests.tiny_models import make_model, random_weight
-
-
-def conv(source: str, result: str, weight: str, name: str, **attributes: object) -> object:
-    """A 3x3 convolution with padding of 1."""
-    return helper.make_node(
-        "Conv", [source, weight], [result], name=name, pads=[1, 1, 1, 1], **attributes
-    )
+from tests.made.onnx_text import model_of
+from tests.tiny_models import random_weight
 
 
 def classifier(dtype: type = np.float32) -> ModelProto:
     """Two convolutions with a batch normalisation, pooling, softmax."""
     generator = np.random.default_rng(0)
-    weights = {
-        "w1": random_weight(generator, 8, 3, 3, 3, dtype=dtype),
-        "w2": random_weight(generator, 16, 8, 3, 3, dtype=dtype),
-        "scale": generator.uniform(0.5, 1.5, 8).astype(dtype),
-        "shift": (generator.standard_normal(8) * 0.1).astype(dtype),
-        "mean": (generator.standard_normal(8) * 0.1).astype(dtype),
-        "variance": generator.uniform(0.5, 1.5, 8).astype(dtype),
-        "dense": random_weight(generator, 16, 10, dtype=dtype),
-    }
-    nodes = [
-        conv("x", "c1", "w1", "conv1"),
-        helper.make_node(
-            "BatchNormalization", ["c1", "scale", "shift", "mean", "variance"], ["n"], name="norm"
-        ),
-        helper.make_node("Relu", ["n"], ["r1"], name="relu1"),
-        conv("r1", "c2", "w2", "conv2"),
-        helper.make_node("Relu", ["c2"], ["r2"], name="relu2"),
-        helper.make_node("GlobalAveragePool", ["r2"], ["g"], name="pool"),
-        helper.make_node("Flatten", ["g"], ["f"], name="flat"),
-        helper.make_node("MatMul", ["f", "dense"], ["l"], name="dense"),
-        helper.make_node("Softmax", ["l"], ["y"], name="softmax"),
-    ]
-    element_type = TensorProto.FLOAT16 if dtype == np.float16 else TensorProto.FLOAT
-    return make_model(
-        nodes, {"x": [1, 3, 12, 12]}, {"y": [1, 10]}, weights, element_type=element_type
+    model = model_of(
+        """(float[1,3,12,12] x) => (float[1,10] y) {
+            [conv1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            [norm] n = BatchNormalization (c1, scale, shift, mean, variance)
+            [relu1] r1 = Relu (n)
+            [conv2] c2 = Conv <pads = [1, 1, 1, 1]> (r1, w2)
+            [relu2] r2 = Relu (c2)
+            [pool] g = GlobalAveragePool (r2)
+            [flat] f = Flatten (g)
+            [dense] l = MatMul (f, dense)
+            [softmax] y = Softmax (l)
+        }""",
+        w1=random_weight(generator, 8, 3, 3, 3, dtype=dtype),
+        w2=random_weight(generator, 16, 8, 3, 3, dtype=dtype),
+        scale=generator.uniform(0.5, 1.5, 8).astype(dtype),
+        shift=(generator.standard_normal(8) * 0.1).astype(dtype),
+        mean=(generator.standard_normal(8) * 0.1).astype(dtype),
+        variance=generator.uniform(0.5, 1.5, 8).astype(dtype),
+        dense=random_weight(generator, 16, 10, dtype=dtype),
     )
+    if dtype == np.float16:
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
 
 
 def detector() -> ModelProto:
     """Boxes in pixels, and scores close to zero, in one output."""
     generator = np.random.default_rng(1)
-    weights = {
-        "w1": random_weight(generator, 8, 3, 3, 3),
-        "w2": random_weight(generator, 10, 8, 3, 3),
-        "pixels": np.float32(640),
-        "bias": np.float32(-9),
-        "sizes": np.array([4, 6], np.int64),
-    }
-    nodes = [
-        conv("x", "c1", "w1", "conv1"),
-        helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
-        conv("r1", "c2", "w2", "head"),
-        helper.make_node("Split", ["c2", "sizes"], ["b", "s"], name="split", axis=1),
-        helper.make_node("Mul", ["b", "pixels"], ["boxes"], name="scale"),
-        helper.make_node("Add", ["s", "bias"], ["low"], name="shift"),
-        helper.make_node("Sigmoid", ["low"], ["scores"], name="sigmoid"),
-        helper.make_node("Concat", ["boxes", "scores"], ["y"], name="join", axis=1),
-    ]
-    return make_model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 10, 8, 8]}, weights)
+    return model_of(
+        """(float[1,3,8,8] x) => (float[1,10,8,8] y) {
+            [conv1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            [relu1] r1 = Relu (c1)
+            [head] c2 = Conv <pads = [1, 1, 1, 1]> (r1, w2)
+            [split] b, s = Split <axis = 1> (c2, sizes)
+            [scale] boxes = Mul (b, pixels)
+            [shift] low = Add (s, bias)
+            [sigmoid] scores = Sigmoid (low)
+            [join] y = Concat <axis = 1> (boxes, scores)
+        }""",
+        w1=random_weight(generator, 8, 3, 3, 3),
+        w2=random_weight(generator, 10, 8, 3, 3),
+        pixels=np.float32(640),
+        bias=np.float32(-9),
+        sizes=[4, 6],
+    )
 
 
 def masked(fill: float) -> ModelProto:
     """Scores where a constant mask is true, ``fill`` elsewhere."""
     generator = np.random.default_rng(2)
-    weights = {
-        "w": random_weight(generator, 5, 3, 3, 3),
-        "mask": generator.random((1, 1, 8, 8)) < 0.5,
-        "fill": np.float32(fill),
-    }
-    nodes = [
-        conv("x", "c", "w", "conv"),
-        helper.make_node("Where", ["mask", "c", "fill"], ["y"], name="mask"),
-    ]
-    return make_model(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 5, 8, 8]}, weights)
+    return model_of(
+        """(float[1,3,8,8] x) => (float[1,5,8,8] y) {
+            [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [mask] y = Where (mask, c, fill)
+        }""",
+        w=random_weight(generator, 5, 3, 3, 3),
+        mask=generator.random((1, 1, 8, 8)) < 0.5,
+        fill=np.float32(fill),
+    )
 
 
 def spectrogram() -> ModelProto:
     """A logarithm of the input."""
-    weights = {"w": random_weight(np.random.default_rng(3), 6, 4)}
-    nodes = [
-        helper.make_node("Log", ["x"], ["logs"], name="log"),
-        helper.make_node("MatMul", ["logs", "w"], ["y"], name="dense"),
-    ]
-    return make_model(nodes, {"x": [5, 6]}, {"y": [5, 4]}, weights)
+    return model_of(
+        "(float[5,6] x) => (float[5,4] y) {[log] logs = Log (x) [dense] y = MatMul (logs, w)}",
+        w=random_weight(np.random.default_rng(3), 6, 4),
+    )
 
 
 def segmenter() -> ModelProto:
     """The class of each pixel, as integers."""
-    weights = {"w": random_weight(np.random.default_rng(4), 6, 3, 3, 3)}
-    nodes = [
-        conv("x", "c", "w", "conv"),
-        helper.make_node("ArgMax", ["c"], ["y"], name="argmax", axis=1, keepdims=0),
-    ]
-    model = make_model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 16, 16]}, weights)
-    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-    return model
+    return model_of(
+        """(float[1,3,16,16] x) => (int64[1,16,16] y) {
+            [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [argmax] y = ArgMax <axis = 1, keepdims = 0> (c)
+        }""",
+        w=random_weight(np.random.default_rng(4), 6, 3, 3, 3),
+    )
 
 
 def quantised() -> ModelProto:
     """A convolution between quantised values."""
-    generator = np.random.default_rng(5)
-    weights = {
-        "w": random_weight(generator, 8, 3, 3, 3),
-        "in_scale": np.float32(0.03),
-        "out_scale": np.float32(0.05),
-        "zero": np.int8(0),
-    }
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "in_scale", "zero"], ["xq"], name="q_in"),
-        helper.make_node("DequantizeLinear", ["xq", "in_scale", "zero"], ["xd"], name="d_in"),
-        conv("xd", "c", "w", "conv"),
-        helper.make_node("QuantizeLinear", ["c", "out_scale", "zero"], ["yq"], name="q_out"),
-        helper.make_node("DequantizeLinear", ["yq", "out_scale", "zero"], ["y"], name="d_out"),
-    ]
-    return make_model(nodes, {"x": [1, 3, 12, 12]}, {"y": [1, 8, 12, 12]}, weights)
+    return model_of(
+        """(float[1,3,12,12] x) => (float[1,8,12,12] y) {
+            [q_in] xq = QuantizeLinear (x, in_scale, zero)
+            [d_in] xd = DequantizeLinear (xq, in_scale, zero)
+            [conv] c = Conv <pads = [1, 1, 1, 1]> (xd, w)
+            [q_out] yq = QuantizeLinear (c, out_scale, zero)
+            [d_out] y = DequantizeLinear (yq, out_scale, zero)
+        }""",
+        w=random_weight(np.random.default_rng(5), 8, 3, 3, 3),
+        in_scale=np.float32(0.03),
+        out_scale=np.float32(0.05),
+        zero=np.int8(0),
+    )
 
 
 def embedding() -> ModelProto:
     """Token ids that read a table of 50 rows, and a mask."""
     generator = np.random.default_rng(6)
-    weights = {"table": random_weight(generator, 50, 16), "w": random_weight(generator, 16, 16)}
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"], name="read"),
-        helper.make_node("MatMul", ["rows", "w"], ["values"], name="dense"),
-        helper.make_node("Cast", ["mask"], ["kept"], name="cast", to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["kept", "last"], ["column"], name="column"),
-        helper.make_node("Mul", ["values", "column"], ["y"], name="masked"),
-    ]
-    weights["last"] = np.array([2], np.int64)
-    return make_model(
-        nodes,
-        {"ids": [2, 8], "mask": [2, 8]},
-        {"y": [2, 8, 16]},
-        weights,
-        input_type=TensorProto.INT64,
+    return model_of(
+        """(int64[2,8] ids, int64[2,8] mask) => (float[2,8,16] y) {
+            [read] rows = Gather (table, ids)
+            [dense] values = MatMul (rows, w)
+            [cast] kept = Cast <to = 1> (mask)
+            [column] column = Unsqueeze (kept, last)
+            [masked] y = Mul (values, column)
+        }""",
+        table=random_weight(generator, 50, 16),
+        w=random_weight(generator, 16, 16),
+        last=[2],
     )
 
 
 def gated() -> ModelProto:
     """A gate deep inside, whose bias hides its input."""
     generator = np.random.default_rng(7)
-    weights = {
-        "w1": random_weight(generator, 16, 3, 3, 3),
-        "squeeze": random_weight(generator, 8, 16, 1, 1) * np.float32(1e-3),
-        "squeeze_bias": np.full(8, 2, np.float32),
-        "excite": random_weight(generator, 16, 8, 1, 1) * np.float32(1e-3),
-        "excite_bias": np.full(16, 8, np.float32),
-        "w2": random_weight(generator, 10, 16, 1, 1),
-    }
-    nodes = [
-        conv("x", "c1", "w1", "conv1"),
-        helper.make_node("GlobalAveragePool", ["c1"], ["mean"], name="pool"),
-        helper.make_node("Conv", ["mean", "squeeze", "squeeze_bias"], ["s"], name="squeeze"),
-        helper.make_node("Relu", ["s"], ["r"], name="relu"),
-        helper.make_node("Conv", ["r", "excite", "excite_bias"], ["e"], name="excite"),
-        helper.make_node("Sigmoid", ["e"], ["gate"], name="sigmoid"),
-        helper.make_node("Mul", ["c1", "gate"], ["g"], name="gating"),
-        helper.make_node("Conv", ["g", "w2"], ["y"], name="conv2"),
-    ]
-    return make_model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 10, 16, 16]}, weights)
+    return model_of(
+        """(float[1,3,16,16] x) => (float[1,10,16,16] y) {
+            [conv1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1)
+            [pool] mean = GlobalAveragePool (c1)
+            [squeeze] s = Conv (mean, squeeze, squeeze_bias)
+            [relu] r = Relu (s)
+            [excite] e = Conv (r, excite, excite_bias)
+            [sigmoid] gate = Sigmoid (e)
+            [gating] g = Mul (c1, gate)
+            [conv2] y = Conv (g, w2)
+        }""",
+        w1=random_weight(generator, 16, 3, 3, 3),
+        squeeze=random_weight(generator, 8, 16, 1, 1) * np.float32(1e-3),
+        squeeze_bias=np.full(8, 2, np.float32),
+        excite=random_weight(generator, 16, 8, 1, 1) * np.float32(1e-3),
+        excite_bias=np.full(16, 8, np.float32),
+        w2=random_weight(generator, 10, 16, 1, 1),
+    )
 
 
 def masked_rows() -> ModelProto:
     """A softmax of rows of which some are masked as a whole: NaN for all inputs."""
-    generator = np.random.default_rng(8)
     kept = np.ones((8, 1), bool)
     kept[[2, 5]] = False
-    weights = {"w": random_weight(generator, 16, 8), "kept": kept, "fill": np.float32(-np.inf)}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["scores"], name="dense"),
-        helper.make_node("Where", ["kept", "scores", "fill"], ["masked"], name="mask"),
-        helper.make_node("Softmax", ["masked"], ["y"], name="softmax"),
-    ]
-    return make_model(nodes, {"x": [8, 16]}, {"y": [8, 8]}, weights)
+    return model_of(
+        """(float[8,16] x) => (float[8,8] y) {
+            [dense] scores = MatMul (x, w)
+            [mask] masked = Where (kept, scores, fill)
+            [softmax] y = Softmax (masked)
+        }""",
+        w=random_weight(np.random.default_rng(8), 16, 8),
+        kept=kept,
+        fill=np.float32(-np.inf),
+    )
 
 
 def clipped() -> ModelProto:
     """Sums of thousands of elements behind ReLU, many of them close to zero."""
-    generator = np.random.default_rng(9)
-    weights = {"w": random_weight(generator, 2048, 512)}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["sums"], name="dense"),
-        helper.make_node("Relu", ["sums"], ["y"], name="relu"),
-    ]
-    return make_model(nodes, {"x": [64, 2048]}, {"y": [64, 512]}, weights)
+    return model_of(
+        "(float[64,2048] x) => (float[64,512] y) {sums = MatMul (x, w) y = Relu (sums)}",
+        w=random_weight(np.random.default_rng(9), 2048, 512),
+    )
 
 
 def penalised() -> ModelProto:
     """Attention's scores with a penalty from a mask of integers, ``(1 - mask) * -10000``."""
     generator = np.random.default_rng(10)
-    weights = {
-        "table": random_weight(generator, 50, 16),
-        "w": random_weight(generator, 16, 8),
-        "one": np.float32(1),
-        "penalty": np.float32(-10000),
-    }
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"], name="read"),
-        helper.make_node("MatMul", ["rows", "w"], ["scores"], name="dense"),
-        helper.make_node("Cast", ["mask"], ["kept"], name="cast", to=TensorProto.FLOAT),
-        helper.make_node("Sub", ["one", "kept"], ["left"], name="left"),
-        helper.make_node("Mul", ["left", "penalty"], ["penalties"], name="penalise"),
-        helper.make_node("Add", ["scores", "penalties"], ["sum"], name="add"),
-        helper.make_node("Softmax", ["sum"], ["y"], name="softmax"),
-    ]
-    return make_model(
-        nodes,
-        {"ids": [8], "mask": [8, 8]},
-        {"y": [8, 8]},
-        weights,
-        input_type=TensorProto.INT64,
+    return model_of(
+        """(int64[8] ids, int64[8,8] mask) => (float[8,8] y) {
+            [read] rows = Gather (table, ids)
+            [dense] scores = MatMul (rows, w)
+            [cast] kept = Cast <to = 1> (mask)
+            [left] left = Sub (one, kept)
+            [penalise] penalties = Mul (left, penalty)
+            [add] sum = Add (scores, penalties)
+            [softmax] y = Softmax (sum)
+        }""",
+        table=random_weight(generator, 50, 16),
+        w=random_weight(generator, 16, 8),
+        one=np.float32(1),
+        penalty=np.float32(-10000),
     )

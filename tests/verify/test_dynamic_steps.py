@@ -1,74 +1,72 @@
 """Values that take another step in models with dynamic or written-out quantisation."""
 
 import numpy as np
+import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from fewtune.verify.comparison import is_graded
 from fewtune.verify.jitter import jittered
-from tests.quantized_models import model_of
+from tests.made.onnx_text import model_of
 from tests.verify.imported import Changed, imported
 
 _CHANNELS, _LAYERS = 16, 6
 
+LAYER_OF_BYTES = """
+    q#, sx#, zx# = DynamicQuantizeLinear (INPUT)
+    i# = ConvInteger <pads = [1, 1, 1, 1]> (q#, w#, zx#)
+    f# = Cast <to = 1> (i#)
+    t# = Mul (sx#, s#)
+    y# = Mul (f#, t#)
+    g# = Sigmoid (y#)
+    x# = Mul (y#, g#)"""
+# The last bytes less their zero point, which two kernels read.
+LAST_OF_BYTES = """
+    q, sx, zx = DynamicQuantizeLinear (INPUT)
+    qi = Cast <to = 6> (q)
+    zi = Cast <to = 6> (zx)
+    difference = Sub (qi, zi)
+    turned = Transpose <perm = [0, 1, 3, 2]> (difference)
+    most = ReduceMax <axes = [2], keepdims = 1> (turned)
+    added = Add (difference, most)
+    cast = Cast <to = 1> (added)
+    last = Mul (cast, sx)
+    out = Add (last, INPUT)"""
+LAYER_ON_A_GRID = """
+    d# = Div (INPUT, s#)
+    r# = Round (d#)
+    c# = Clip (r#, low, high)
+    m# = Mul (c#, s#)
+    x# = Conv <pads = [1, 1, 1, 1]> (m#, w#)"""
+
+
+_SHAPE = (_LAYERS, _CHANNELS, _CHANNELS, 3, 3)
+
+
+def _model(layer: str, end: str, weights: np.ndarray, scale: float) -> ModelProto:
+    """Layers one after the other, and what ends the model."""
+    text, x = "", "x"
+    constants = {"low": np.float32(-128), "high": np.float32(127)}
+    for number, weight in enumerate(weights):
+        constants |= {f"w{number}": weight, f"s{number}": np.float32(scale)}
+        text += layer.replace("INPUT", x).replace("#", str(number))
+        x = f"x{number}"
+    text += end.replace("INPUT", x)
+    kind, out = f"float[1,{_CHANNELS},24,24]", "out" if end else x
+    model = model_of(f"({kind} x) => ({kind} {out}) {{{text}}}", 13, **constants)
+    return onnx.shape_inference.infer_shapes(model)
+
 
 def found_while_running() -> ModelProto:
     """Convolutions of bytes with dynamic scales, each followed by a sigmoid and a product."""
-    random = np.random.default_rng(0)
-    nodes, constants, x = [], {}, "x"
-    for layer in range(_LAYERS):
-        weights = random.integers(-128, 128, (_CHANNELS, _CHANNELS, 3, 3)).astype(np.int8)
-        constants |= {f"w{layer}": weights, f"s{layer}": np.float32(1e-3)}
-        a = [f"{name}{layer}" for name in ("q", "sx", "zx", "i", "f", "s2", "y", "g", "x")]
-        q, sx, zx, i, f, s2, y, g, out = a
-        nodes += [
-            helper.make_node("DynamicQuantizeLinear", [x], [q, sx, zx]),
-            helper.make_node("ConvInteger", [q, f"w{layer}", zx], [i], pads=[1, 1, 1, 1]),
-            helper.make_node("Cast", [i], [f], to=TensorProto.FLOAT),
-            helper.make_node("Mul", [sx, f"s{layer}"], [s2]),
-            helper.make_node("Mul", [f, s2], [y]),
-            helper.make_node("Sigmoid", [y], [g]),
-            helper.make_node("Mul", [y, g], [out]),
-        ]
-        x = out
-    # The last bytes less their zero point, which two kernels read.
-    nodes += [
-        helper.make_node("DynamicQuantizeLinear", [x], ["q", "sx", "zx"]),
-        helper.make_node("Cast", ["q"], ["qi"], to=TensorProto.INT32),
-        helper.make_node("Cast", ["zx"], ["zi"], to=TensorProto.INT32),
-        helper.make_node("Sub", ["qi", "zi"], ["difference"]),
-        helper.make_node("Transpose", ["difference"], ["turned"], perm=[0, 1, 3, 2]),
-        helper.make_node("ReduceMax", ["turned"], ["most"], axes=[2], keepdims=1),
-        helper.make_node("Add", ["difference", "most"], ["added"]),
-        helper.make_node("Cast", ["added"], ["cast"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["cast", "sx"], ["last"]),
-        helper.make_node("Add", ["last", x], ["out"]),
-    ]
-    return _model(nodes, "out", constants)
+    weights = np.random.default_rng(0).integers(-128, 128, _SHAPE).astype(np.int8)
+    return _model(LAYER_OF_BYTES, LAST_OF_BYTES, weights, 1e-3)
 
 
 def written_out() -> ModelProto:
     """Convolutions whose inputs are rounded to a grid, as in quantisation-aware training."""
-    random = np.random.default_rng(0)
-    nodes, constants, x = [], {"low": np.float32(-128), "high": np.float32(127)}, "x"
-    for layer in range(_LAYERS):
-        weights = random.standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32) / 12
-        constants |= {f"w{layer}": weights, f"s{layer}": np.float32(0.021)}
-        d, r, c, m, y = (f"{name}{layer}" for name in "drcmy")
-        nodes += [
-            helper.make_node("Div", [x, f"s{layer}"], [d]),
-            helper.make_node("Round", [d], [r]),
-            helper.make_node("Clip", [r, "low", "high"], [c]),
-            helper.make_node("Mul", [c, f"s{layer}"], [m]),
-            helper.make_node("Conv", [m, f"w{layer}"], [y], pads=[1, 1, 1, 1]),
-        ]
-        x = y
-    return _model(nodes, x, constants)
-
-
-def _model(nodes, output, constants) -> ModelProto:
-    kind = TensorProto.FLOAT, [1, _CHANNELS, 24, 24]
-    return model_of(nodes, {"x": kind}, {output: kind}, constants)
+    weights = np.random.default_rng(0).standard_normal(_SHAPE).astype(np.float32) / 12
+    return _model(LAYER_ON_A_GRID, "", weights, 0.021)
 
 
 @pytest.fixture(scope="module", params=[found_while_running, written_out])
@@ -87,11 +85,7 @@ def test_values_that_are_rounded_take_steps(model):
 
 
 def test_rounded_integers_take_no_steps():
-    nodes = [
-        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Floor", ["f"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": (TensorProto.INT64, [4])}, {"y": (TensorProto.FLOAT, [4])}, {})
+    model = model_of("(int64[4] x) => (float[4] y) {f = Cast <to = 1> (x) y = Floor (f)}")
     assert not jittered(model).takes_steps
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from fewtune.runtime.executable import Observer
 from fewtune.verify.intermediate import IntermediateValues
-from tests.tiny_models import make_model, random_weight
+from tests.made.onnx_text import model_of
+from tests.tiny_models import random_weight
 
 
 class Given:
@@ -42,11 +43,8 @@ SUMS = FEEDS["x"] @ WEIGHT
 
 def dense() -> ModelProto:
     """One dense layer with a small bias, and ReLU."""
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["sums"], name="dense"),
-        helper.make_node("Relu", ["sums"], ["y"], name="relu"),
-    ]
-    return make_model(nodes, {"x": [4, 16]}, {"y": [4, 8]}, {"w": WEIGHT, "b": BIAS})
+    text = "(float[4,16] x) => (float[4,8] y) {sums = Gemm (x, w, b) y = Relu (sums)}"
+    return model_of(text, w=WEIGHT, b=BIAS)
 
 
 def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:

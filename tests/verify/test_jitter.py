@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.verify.comparison import Difference
@@ -12,6 +12,7 @@ from fewtune.verify.draws import Draw, drawn_inputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import run_onnxruntime, tensor_specs
+from tests.made.onnx_text import model_of
 from tests.tiny_models import make_model
 
 Feeds = dict[str, np.ndarray]
@@ -35,13 +36,15 @@ def test_an_embedding_concatenated_with_an_input_moves():
     weight = random.standard_normal((WIDTH + 1, 8)).astype(np.float32)
     weight[:WIDTH] -= np.linalg.lstsq(table, table @ weight[:WIDTH], rcond=None)[0]
     ids = random.integers(0, 20, 40)
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["found"]),
-        helper.make_node("Concat", ["found", "x"], ["both"], axis=1),
-        helper.make_node("MatMul", ["both", "weight"], ["y"]),
-    ]
-    model = make_model(nodes, {"x": [40, 1]}, {"y": [40, 8]}, {"table": table, "weight": weight})
-    model.graph.input.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [40]))
+    model = model_of(
+        """(float[40,1] x, int64[40] ids) => (float[40,8] y) {
+            found = Gather (table, ids)
+            both = Concat <axis = 1> (found, x)
+            y = MatMul (both, weight)
+        }""",
+        table=table,
+        weight=weight,
+    )
     feeds = {"ids": ids, "x": (1e-6 * random.standard_normal((40, 1))).astype(np.float32)}
     simplified = simplify(model)
     (value,) = run_onnxruntime(simplified, feeds, 1)
@@ -53,7 +56,7 @@ def test_an_embedding_concatenated_with_an_input_moves():
 
 def test_an_element_in_a_later_block_has_the_noise_of_the_same_element_in_an_earlier_one():
     count = 100_000  # several blocks, the last of them not full
-    model = make_model([helper.make_node("Add", ["x", "x"], ["y"])], {"x": [count]}, {"y": [count]})
+    model = model_of(f"(float[{count}] x) => (float[{count}] y) {{y = Add (x, x)}}")
     x = np.ones(count, np.float32)
     x[[7, 99_990]] = np.inf, 0.0
     (found,) = NoiseMeter(model, 1, {}).expected({"x": x}, [2 * x], [], seed=0)
@@ -97,8 +100,8 @@ SQUASHING: dict[str, tuple[Callable[[], np.ndarray], Callable[[np.ndarray], np.n
 @pytest.mark.parametrize("factor", [1.0, 1.001])
 def test_differences_of_an_exponential_and_one(operator, factor):
     draw, exact = SQUASHING[operator]
-    nodes = [helper.make_node(operator, ["x"], ["y"])]
-    model = make_model(nodes, {"x": [ROWS, WIDTH]}, {"y": [ROWS, WIDTH]}, opset=17)
+    shape = f"float[{ROWS},{WIDTH}]"
+    model = model_of(f"({shape} x) => ({shape} y) {{y = {operator} (x)}}")
 
     def run(feeds: Feeds) -> np.ndarray:
         found = exact(feeds["x"].astype("f8"))

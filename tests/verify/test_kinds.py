@@ -4,128 +4,86 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tests.made.onnx_text import model_of
 from tests.tiny_models import random_weight
 from tests.verify.imported import imported
-from tests.verify.small_models import conv
 
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-PLANE = [1, 8, 8, 8]
-N = helper.make_node
 SCALES = {"big": np.float32(1e6), "tiny": np.float32(1e-12)}
-LOWEST = np.float32(np.finfo(np.float32).min)
+MASK = np.random.default_rng(1).random((1, 1, 8, 8)) < 0.4
 TRIANGLE = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+PLANE = "float[1,8,8,8]"
 # By name: nodes behind a convolution with output ``c``, outputs, constants.
-KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, Any]]] = {
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mixed scales": (
-        [
-            N("Sigmoid", ["c"], ["s"]),
-            N("Mul", ["c", "big"], ["b"]),
-            N("Mul", ["s", "tiny"], ["t"]),
-            N("Concat", ["b", "t", "s"], ["y"], axis=1),
-        ],
-        {"y": (FLOAT, [1, 24, 8, 8])},
+        """s = Sigmoid (c)
+        b = Mul (c, big)
+        t = Mul (s, tiny)
+        y = Concat <axis = 1> (b, t, s)""",
+        "float[1,24,8,8] y",
         SCALES,
     ),
     "ties of a maximum": (
-        [
-            N("Relu", ["c"], ["r"]),
-            N("Floor", ["r"], ["f"]),
-            N("ArgMax", ["f"], ["y"], axis=1),
-            N("ArgMax", ["f"], ["z"], axis=1, select_last_index=1),
-        ],
-        {"y": (INT64, [1, 1, 8, 8]), "z": (INT64, [1, 1, 8, 8])},
+        """r = Relu (c)
+        f = Floor (r)
+        y = ArgMax <axis = 1> (f)
+        z = ArgMax <axis = 1, select_last_index = 1> (f)""",
+        "int64[1,1,8,8] y, int64[1,1,8,8] z",
         {},
     ),
-    "booleans": (
-        [N("Greater", ["c", "low"], ["y"])],
-        {"y": (BOOL, PLANE)},
-        {"low": SCALES["tiny"]},
-    ),
-    "NaN of half the elements": ([N("Log", ["c"], ["y"])], {"y": (FLOAT, PLANE)}, {}),
+    "booleans": ("y = Greater (c, low)", "bool[1,8,8,8] y", {"low": SCALES["tiny"]}),
+    "NaN of half the elements": ("y = Log (c)", f"{PLANE} y", {}),
     "NaN inside only": (
-        [
-            N("Sqrt", ["c"], ["q"]),
-            N("IsNaN", ["q"], ["n"]),
-            N("Where", ["n", "zero", "q"], ["y"]),
-        ],
-        {"y": (FLOAT, PLANE)},
+        "q = Sqrt (c) n = IsNaN (q) y = Where (n, zero, q)",
+        f"{PLANE} y",
         {"zero": np.float32(0)},
     ),
-    "division by zero": (
-        [N("Relu", ["c"], ["r"]), N("Div", ["one", "r"], ["y"])],
-        {"y": (FLOAT, PLANE)},
-        {"one": np.float32(1)},
-    ),
+    "division by zero": ("r = Relu (c) y = Div (one, r)", f"{PLANE} y", {"one": np.float32(1)}),
     "no element": (
-        [N("Slice", ["c", "two", "two", "one"], ["y"]), N("Relu", ["c"], ["z"])],
-        {"y": (FLOAT, [1, 0, 8, 8]), "z": (FLOAT, PLANE)},
-        {"two": np.array([2]), "one": np.array([1])},
+        "y = Slice (c, two, two, one) z = Relu (c)",
+        f"float[1,0,8,8] y, {PLANE} z",
+        {"two": [2], "one": [1]},
     ),
-    "a scalar": ([N("ReduceMean", ["c"], ["y"], keepdims=0)], {"y": (FLOAT, [])}, {}),
+    "a scalar": ("y = ReduceMean <keepdims = 0> (c)", "float y", {}),
     "a constant": (
-        [N("Identity", ["k"], ["y"])],
-        {"c": (FLOAT, PLANE), "y": (FLOAT, [3])},
+        "y = Identity (k)",
+        f"{PLANE} c, float[3] y",
         {"k": np.arange(3, dtype=np.float32)},
     ),
-    "one value twice": (
-        [N("Relu", ["c"], ["y"]), N("Identity", ["y"], ["z"])],
-        {"y": (FLOAT, PLANE), "z": (FLOAT, PLANE)},
-        {},
-    ),
+    "one value twice": ("y = Relu (c) z = Identity (y)", f"{PLANE} y, {PLANE} z", {}),
     "the lowest float and a softmax of it": (
-        [N("Where", ["mask", "c", "fill"], ["a"]), N("Softmax", ["a"], ["y"], axis=-1)],
-        {"a": (FLOAT, PLANE), "y": (FLOAT, PLANE)},
-        {"mask": np.random.default_rng(1).random((1, 1, 8, 8)) < 0.4, "fill": LOWEST},
+        "a = Where (mask, c, fill) y = Softmax <axis = -1> (a)",
+        f"{PLANE} a, {PLANE} y",
+        {"mask": MASK, "fill": np.finfo(np.float32).min},
     ),
     "minus infinity in a triangle": (
-        [N("Add", ["c", "triangle"], ["a"]), N("Softmax", ["a"], ["y"], axis=-1)],
-        {"a": (FLOAT, PLANE), "y": (FLOAT, PLANE)},
+        "a = Add (c, triangle) y = Softmax <axis = -1> (a)",
+        f"{PLANE} a, {PLANE} y",
         {"triangle": TRIANGLE},
     ),
-    "overflow": (
-        [N("Mul", ["c", "k"], ["m"]), N("Exp", ["m"], ["y"])],
-        {"y": (FLOAT, PLANE)},
-        {"k": np.float32(60)},
-    ),
-    "digits that cancel": (
-        [N("Add", ["c", "k"], ["m"]), N("Sub", ["m", "k"], ["y"])],
-        {"y": (FLOAT, PLANE)},
-        {"k": np.float32(1e4)},
-    ),
+    "overflow": ("m = Mul (c, k) y = Exp (m)", f"{PLANE} y", {"k": np.float32(60)}),
+    "digits that cancel": ("m = Add (c, k) y = Sub (m, k)", f"{PLANE} y", {"k": np.float32(1e4)}),
     "pixels": (
-        [
-            N("Mul", ["c", "k"], ["m"]),
-            N("Clip", ["m", "zero", "most"], ["l"]),
-            N("Cast", ["l"], ["y"], to=TensorProto.UINT8),
-        ],
-        {"y": (TensorProto.UINT8, PLANE)},
+        "m = Mul (c, k) l = Clip (m, zero, most) y = Cast <to = 2> (l)",
+        "uint8[1,8,8,8] y",
         {"k": np.float32(64), "zero": np.float32(0), "most": np.float32(255)},
     ),
     "double precision at the end": (
-        [N("Cast", ["c"], ["d"], to=TensorProto.DOUBLE), N("Exp", ["d"], ["y"])],
-        {"y": (TensorProto.DOUBLE, PLANE)},
+        "d = Cast <to = 11> (c) y = Exp (d)",
+        "double[1,8,8,8] y",
         {},
     ),
 }
 
 
-def model_of(kind: str) -> ModelProto:
-    nodes, outputs, constants = KINDS[kind]
-    weight = random_weight(np.random.default_rng(0), 8, 3, 3, 3)
-    tensors = {"w": weight, **{n: np.asarray(value) for n, value in constants.items()}}
-    graph = helper.make_graph(
-        [conv("x", "c", "w", "conv"), *nodes],
-        "kind",
-        [helper.make_tensor_value_info("x", FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info(name, *spec) for name, spec in outputs.items()],
-        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_model_passes(kind):
-    assert imported(model_of(kind)).reference.taps
+    nodes, outputs, constants = KINDS[kind]
+    conv = "[conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)"
+    model = model_of(
+        f"(float[1,3,8,8] x) => ({outputs}) {{{conv} {nodes}}}",
+        w=random_weight(np.random.default_rng(0), 8, 3, 3, 3),
+        **constants,
+    )
+    assert imported(model).reference.taps

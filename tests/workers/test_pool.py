@@ -1,23 +1,21 @@
 """Workers: real processes that build, measure, fail, die, hang and are replaced."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.measure.measurer import Measurer, Specs, module_specs
+from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Built, Failure
+from fewtune.workers import pool as pool_module
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 from fewtune.workers.worker import Worker
@@ -26,23 +24,23 @@ from tests.process.dying_work import FullDisk
 
 
 @pytest.fixture(scope="module")
-def scheduled() -> tvm.IRModule:
+def scheduled():
     task = tuned_tiny.convolutions()["c"]
     return default_schedule(task.mod, tuned_tiny.target()).mod
 
 
 @pytest.fixture(scope="module")
-def good(scheduled: tvm.IRModule) -> str:
+def good(scheduled):
     return tvm.ir.save_json(scheduled)
 
 
 @pytest.fixture(scope="module")
-def specs() -> Specs:
+def specs():
     return module_specs(tuned_tiny.convolutions()["c"].mod)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
+def pool():
     """One worker for all tests; each leaves it, or its successor, able to work."""
     with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, WorkerOptions()) as workers:
         yield workers
@@ -55,7 +53,7 @@ def kill(handle: WorkerHandle) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Specs) -> None:
+def test_a_module_is_built_and_measured(pool, good, specs):
     first, second = pool.build([good, good])
     assert isinstance(first, Built)
     assert isinstance(second, Built)
@@ -72,7 +70,7 @@ def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Spec
     assert [len(one) for one in samples] == [3, 3]
 
 
-def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
+def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
     full = "no space left on device; free some space"
     with (
         WorkerPool(tuned_tiny.fingerprint().target, 1, 1, kind=FullDisk, settings=()) as workers,
@@ -82,7 +80,7 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
+def test_a_worker_is_ready_to_measure_before_the_first_request():
     worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
     worker.get_ready()
     kernel = worker.timer.fixed_kernel
@@ -91,9 +89,7 @@ def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     assert worker.timer.fixed_kernel is kernel
 
 
-def test_idle_threads_sleep_early_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_threads_sleep_early_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     monkeypatch.delenv("TVM_THREAD_POOL_SPIN_COUNT")
     Worker(tuned_tiny.fingerprint().target, 1, 0)
@@ -103,7 +99,7 @@ def test_idle_threads_sleep_early_unless_the_user_says_otherwise(
     assert os.environ["TVM_THREAD_POOL_SPIN_COUNT"] == "7"
 
 
-def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:
+def test_a_failing_build_costs_its_candidate_only(pool, good):
     pid = pool.handles[0].pid
     bad, fine = pool.build(["no module at all", good])
     assert isinstance(bad, Failure)
@@ -113,9 +109,7 @@ def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -
     assert pool.handles[0].pid == pid
 
 
-def test_an_error_while_running_is_no_crash(
-    pool: WorkerPool, scheduled: tvm.IRModule, specs: Specs
-) -> None:
+def test_an_error_while_running_is_no_crash(pool, scheduled, specs):
     pid = pool.handles[0].pid
     measurer = Measurer(pool)
     # No machine has the memory for this argument.
@@ -128,9 +122,7 @@ def test_an_error_while_running_is_no_crash(
 
 
 @pytest.mark.slow
-def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(
-    scheduled: tvm.IRModule, specs: Specs
-) -> None:
+def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(scheduled, specs):
     from tvm import te
 
     data = te.placeholder((2**31, 64), name="data")
@@ -148,7 +140,7 @@ def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -> None:
+def test_a_worker_killed_while_idle_costs_nothing(pool, good):
     before = pool.handles[0].pid
     kill(pool.handles[0])
     (result,) = pool.build([good])
@@ -157,23 +149,21 @@ def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_building_costs_one_candidate(
-    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_while_building_costs_one_candidate(pool, good, monkeypatch):
     (earlier,) = pool.build([good])
     handle = pool.handles[0]
     # Stopped, it cannot finish before it is killed.
     os.kill(handle.pid, signal.SIGSTOP)
     killed = []
 
-    def kill_once_then_receive(*arguments: Any) -> Any:
+    def kill_once_then_wait(*arguments: object) -> list[object]:
         if not killed:
             killed.append(handle.pid)
             kill(handle)
-        return real_receive(*arguments)
+        return real_wait(*arguments)
 
-    real_receive = handle.receive
-    monkeypatch.setattr(handle, "receive", kill_once_then_receive)
+    real_wait = pool_module.wait
+    monkeypatch.setattr(pool_module, "wait", kill_once_then_wait)
     lost, next_one = pool.build([good, good])
     assert isinstance(lost, Failure)
     assert lost.cause == "worker_crash"
@@ -184,9 +174,7 @@ def test_a_worker_killed_while_building_costs_one_candidate(
 
 
 @pytest.mark.slow
-def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
-    pool: WorkerPool, good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(pool, good, specs, monkeypatch):
     measurer = Measurer(pool)
     (handle,), numbers = pool.handles, []
 
@@ -212,24 +200,20 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
 
 
 @pytest.mark.slow
-def test_a_hanging_build_is_killed(
-    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_build_is_killed(pool, good, monkeypatch):
     pool.build([good])
     pid = pool.handles[0].pid
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
         patch.setattr(pool, "options", replace(pool.options, build_timeout_s=0.01))
         (result,) = pool.build([good])
-    assert result == Failure("build_timeout", "no answer in 0.01 s, killed")
+    assert result == Failure("build_timeout", "no answer in 0.001 s, killed")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 @pytest.mark.slow
-def test_an_old_worker_is_replaced_between_batches(
-    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_worker_is_replaced_between_batches(pool, good, monkeypatch):
     (built,) = pool.build([good])
     pid = pool.handles[0].pid
     pool.tidy()
@@ -240,7 +224,7 @@ def test_an_old_worker_is_replaced_between_batches(
     assert pool.handles[0].lost_since(built)
 
 
-def test_workers_that_cannot_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_end_the_run(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with (
         WorkerPool("{}", 1, 1) as broken,
@@ -249,7 +233,7 @@ def test_workers_that_cannot_start_end_the_run(monkeypatch: pytest.MonkeyPatch) 
         broken.build(["anything"])
 
 
-def test_closing_ends_the_workers(pool: WorkerPool) -> None:
+def test_closing_ends_the_workers(pool):
     # A worker that an earlier test lost starts with its next request.
     assert all(handle.connection for handle in pool.handles)
     pids = [handle.pid for handle in pool.handles]

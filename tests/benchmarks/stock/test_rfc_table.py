@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.stock.rfc_table import (
-    JSON,
-    MARKDOWN,
-    StockResult,
-    rfc_rows,
-    write_rfc_table,
-)
-from fewtune.errors import InputError
+from benchmarks.stock.rfc_table import JSON, MARKDOWN, StockResult, write_rfc_table
 from tests.made import results as made
 
 
@@ -35,25 +28,6 @@ def stock_result(
         conditions=made.conditions(),
         note="2 of stock's trials failed",
     )
-
-
-def test_a_row_a_model_with_its_conditions(tmp_path):
-    comparisons = [
-        made.comparison("second", used=20.0, achieved=98.0),
-        made.comparison("first", used=10.0, achieved=102.0),
-    ]
-    write_rfc_table(comparisons, tmp_path / "results")
-    rows = json.loads((tmp_path / "results" / JSON).read_text())
-    assert [row["model"] for row in rows] == ["first", "second"]
-    first = rows[0]
-    assert (first["used_time_pct"], first["achieved_perf_pct"]) == (10.0, 102.0)
-    assert (first["stock_tuning_s"], first["stock_latency_ms"]) == (None, None)
-    assert first["conditions"]["fingerprint"]["device"] == "Test CPU"
-    assert rows == rfc_rows(comparisons[::-1], {})
-    text = (tmp_path / "results" / MARKDOWN).read_text()
-    assert "| geometric mean |" in text
-    assert "| worst (most time, least perf) |" in text
-    assert "Measured on Test CPU" in text
 
 
 def test_stock_results_are_merged(tmp_path):
@@ -87,10 +61,3 @@ def test_stock_results_of_another_run_are_left_out(tmp_path):
     assert "other.json left out: other has no comparison here" in unknown
     assert json.loads((tmp_path / JSON).read_text())[0]["stock_tuning_s"] is None
     assert "stock MetaSchedule" not in (tmp_path / MARKDOWN).read_text()
-
-
-def test_a_broken_stock_result_is_named(tmp_path):
-    (tmp_path / "stock").mkdir()
-    (tmp_path / "stock" / "net.json").write_text('{"model": "net"}')
-    with pytest.raises(InputError, match=r"net\.json: stock_tuning_s: Field required"):
-        write_rfc_table([made.comparison("net")], tmp_path)

@@ -7,9 +7,8 @@ import pytest
 from tvm.s_tir import Schedule
 
 from benchmarks.stock import stock_model
-from fewtune.artifacts import Comparison
 from fewtune.compile.compile import LIBRARY, verify
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError
 from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.task.extract import kernels
 from fewtune.trial.outcome import Outcome
@@ -27,19 +26,6 @@ TUNED = {
     "tasks": 5,
     "trials_per_task": 8,
 }
-SAMPLES_S = {
-    "stock": [0.04, 0.06, 0.05],
-    "selective": [0.05, 0.05, 0.05],
-    "full": [0.04] * 3,
-    "untuned": [8.0],
-    "onnxruntime": [0.045] * 3,
-}
-
-
-def result(tuned: dict, rest: list[str]) -> dict:
-    return stock_model.result_of(
-        "net", tuned, rest, made_results.metrics(), SAMPLES_S, 2e-6, made_results.conditions()
-    )
 
 
 @pytest.mark.slow
@@ -80,42 +66,6 @@ def test_stock_gets_the_import_without_transforms(tmp_path):
     plain = stock_model.plain_lowered(tmp_path / "import", tuned_tiny.target())
     assert any("conv2d" in name for name in kernels(plain))
     assert not any("winograd" in name for name in kernels(plain))
-
-
-def test_performance_is_stocks_latency_over_selective_round_by_round():
-    told = result(TUNED, [])
-    assert told["achieved_perf_pct"] == pytest.approx(100)
-    assert told["achieved_perf_p10_pct"] == pytest.approx(84)
-    assert told["achieved_perf_p90_pct"] == pytest.approx(116)
-    assert told["used_time_pct"] == 50
-    assert told["selective_tuning_s"] == made_results.metrics().tuning_s
-    assert (told["stock_latency_ms"], told["untuned_latency_ms"]) == (50, 8000)
-    assert (told["stock_trials"], told["stock_trials_per_task"], told["stock_tasks"]) == (40, 8, 5)
-    assert told["note"] == ""
-    # The figures that a comparison has as well go by the same names.
-    shared = {"full_latency_ms", "selective_latency_ms", "used_time_pct", "max_relative_error"}
-    assert shared <= told.keys() & Comparison.model_fields.keys()
-    json.dumps(told)
-
-
-def test_the_note_names_what_stock_did_not_find():
-    note = result({**TUNED, "failed": 3}, ["mean", "transpose"])["note"]
-    assert note == (
-        "3 of stock's trials failed (0 builds ran into its timeout); stock found no schedule for "
-        "2 kernels, which run unscheduled: mean, transpose"
-    )
-
-
-def test_a_run_on_a_busy_machine_is_refused(tmp_path):
-    stock_model.check_builds({**TUNED, "failed": 9, "build_timeouts": 4}, tmp_path)
-    with pytest.raises(MachineError, match="5 of stock's 40 trials"):
-        stock_model.check_builds({**TUNED, "build_timeouts": 5}, tmp_path)
-
-
-def test_the_log_tells_how_far_stock_is(tmp_path):
-    line = "2026-11-21 15:40:43 [INFO] [task_scheduler.cc:218] Sending {} valid sample(s) to runner"
-    (tmp_path / "stock.log").write_text("\n".join(["begun", line.format(4), line.format(16)]))
-    assert stock_model.measured_so_far(tmp_path / "stock.log") == 20
 
 
 def test_only_a_finished_run_of_the_same_tasks_is_measured_again(tmp_path):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from benchmarks.zoo.count import multiply_adds
 from fewtune.errors import InputError
-from tests.tiny_models import make_model, random_weight
+from tests.made.onnx_text import model_of
+from tests.tiny_models import random_weight
 
 
 def test_multiply_adds_of_each_operator_equal_those_counted_by_hand():
@@ -18,23 +18,24 @@ def test_multiply_adds_of_each_operator_equal_those_counted_by_hand():
         "right": random_weight(generator, 4, 7),
         "matrix": random_weight(generator, 8, 9),
     }
-    nodes = [
-        helper.make_node("Conv", ["image", "grouped"], ["a"], group=2, pads=[1] * 4),
-        helper.make_node("ConvTranspose", ["a", "transposed"], ["b"], strides=[2, 2]),
-        helper.make_node("Gemm", ["left", "right"], ["c"], transA=1, transB=1),
-        helper.make_node("MatMul", ["rows", "matrix"], ["d"]),
-        helper.make_node("Relu", ["d"], ["e"]),
-    ]
-    inputs = {"image": [1, 4, 10, 10], "rows": [2, 5, 8]}
-    outputs = {"b": [1, 5, 20, 20], "c": [3, 4], "e": [2, 5, 9]}
-    model = make_model(nodes, inputs, outputs, weights)
+    model = model_of(
+        """(float[1,4,10,10] image, float[2,5,8] rows)
+        => (float[1,5,20,20] b, float[3,4] c, float[2,5,9] e) {
+            a = Conv <group = 2, pads = [1, 1, 1, 1]> (image, grouped)
+            b = ConvTranspose <strides = [2, 2]> (a, transposed)
+            c = Gemm <transA = 1, transB = 1> (left, right)
+            d = MatMul (rows, matrix)
+            e = Relu (d)
+        }""",
+        **weights,
+    )
     products = 6 * 100 * 2 * 9, 6 * 100 * 5 * 4, 3 * 4 * 7, 2 * 5 * 9 * 8
     assert multiply_adds(model) == sum(products)
 
 
 def test_unknown_shape_cannot_be_counted():
-    node = helper.make_node("MatMul", ["rows", "matrix"], ["product"], name="last")
-    weights = {"matrix": np.ones((8, 9), np.float32)}
-    model = make_model([node], {"rows": ["batch", 8]}, {"product": ["batch", 9]}, weights)
+    text = """(float["batch",8] rows) => (float["batch",9] product) {
+        [last] product = MatMul (rows, matrix)
+    }"""
     with pytest.raises(InputError, match="MatMul 'last' .* the shape of 'rows' is not known"):
-        multiply_adds(model)
+        multiply_adds(model_of(text, matrix=np.ones((8, 9), np.float32)))

@@ -13,6 +13,7 @@ from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.tiny_models import make_model, random_weight
 
 
@@ -58,33 +59,24 @@ def test_activations_leave_no_transposes(operator, constants, attributes):
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("operator", ["Max", "Min"])
-def test_max_and_min_of_two_activations_are_fused(operator):
-    model = make_model(
-        [
-            helper.make_node("Conv", ["input", "one"], ["a"], name="one"),
-            helper.make_node("Conv", ["input", "two"], ["b"], name="two"),
-            helper.make_node(operator, ["a", "b"], ["output"], name="either"),
-        ],
-        {"input": [1, 4, 8, 8]},
-        {"output": [1, 8, 8, 8]},
-        {
-            name: random_weight(np.random.default_rng(n), 8, 4, 1, 1)
-            for n, name in enumerate(("one", "two"))
-        },
+@pytest.mark.parametrize(("operator", "kernel"), [("Max", "maximum"), ("Min", "minimum")])
+def test_max_and_min_of_two_activations_are_fused(operator, kernel):
+    model = model_of(
+        f"""(float[1,4,8,8] input) => (float[1,8,8,8] output) {{
+            a = Conv (input, one)
+            b = Conv (input, two)
+            output = {operator} (a, b)
+        }}""",
+        one=random_weight(np.random.default_rng(0), 8, 4, 1, 1),
+        two=random_weight(np.random.default_rng(1), 8, 4, 1, 1),
     )
     counts = call_counts(lower(model, tuned_tiny.target(), "NHWC"))
-    fused = {"Max": "fused_conv2d_maximum", "Min": "fused_conv2d_minimum"}[operator]
-    assert counts[fused] == 1
+    assert counts[f"fused_conv2d_{kernel}"] == 1
 
 
 def test_a_cast_to_the_type_of_another_value_is_converted():
-    nodes = [
-        helper.make_node("CastLike", ["input", "like"], ["a"], name="cast"),
-        helper.make_node("Relu", ["a"], ["output"], name="relu"),
-    ]
-    like = {"like": np.zeros(1, np.float32)}
-    model = make_model(nodes, {"input": [1, 4]}, {"output": [1, 4]}, like)
+    text = "(float[1,4] x) => (float[1,4] y) {a = CastLike (x, like) y = Relu (a)}"
+    model = model_of(text, like=np.zeros(1, np.float32))
     assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
 
 

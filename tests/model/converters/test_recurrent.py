@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from fewtune.errors import VerificationError
-from fewtune.model.converters.recurrent_kernel import CELLS, GATES, Recurrence
+from fewtune.model.converters.recurrent_kernel import CELLS, Recurrence
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.process.optional_steps import OptionalSteps
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
@@ -118,11 +118,3 @@ def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
     hidden, directions, threads, workers
 ):
     assert Recurrence("LSTM", 20, 1, directions, hidden).workers(threads) == workers
-
-
-def test_sums_stay_in_registers():
-    for kind in ("LSTM", "GRU", "RNN"):
-        for batch in (1, 2, 3, 4):
-            rows, unrolled = Recurrence(kind, 20, batch, 1, 64).tile(TRAITS)
-            assert batch % rows == 0
-            assert rows * unrolled * GATES[kind] <= TRAITS.registers

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 from fewtune.errors import InputError
 from fewtune.model.converters.resize import COORDINATES, Line, Method, taps
@@ -16,6 +16,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.verify.session import run_onnxruntime
+from tests.made.onnx_text import model_of
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 KNOWN = sorted(COORDINATES.keys() - {"tf_half_pixel_for_nn"})
@@ -25,28 +26,22 @@ def resize_model(
     shape: list[int],
     scales: list[float] | None = None,
     sizes: list[int] | None = None,
-    roi: list[float] | None = None,
-    opset: int = 19,
     **attributes: Any,
 ) -> ModelProto:
-    constants = [numpy_helper.from_array(np.array(roi or [], np.float32), "roi")]
-    names = ["x", "roi", "", ""]
-    if scales is not None:
-        names[2] = "scales"
-        constants.append(numpy_helper.from_array(np.array(scales, np.float32), "scales"))
-    if sizes is not None:
-        names[3] = "sizes"
-        constants.append(numpy_helper.from_array(np.array(sizes, np.int64), "sizes"))
-    while not names[-1]:
-        names.pop()
-    graph = helper.make_graph(
-        [helper.make_node("Resize", names, ["y"], name="resize", **attributes)],
-        "resize",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        constants,
+    given = ", ".join(
+        f'{n} = "{v}"' if isinstance(v, str) else f"{n} = {v}" for n, v in attributes.items()
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    last = "scales" if sizes is None else ", sizes"
+    constants = {"roi": np.array([0.0, 1.0], np.float32).repeat(len(shape))}
+    if sizes is not None:
+        constants["sizes"] = np.array(sizes)
+    if scales is not None:
+        constants["scales"] = np.array(scales, np.float32)
+    node = f"[resize] y = Resize (x, roi, {last})"
+    model = model_of(f"(float{shape} x) => (float[] y) {{{node}}}", 19, **constants)
+    given = [helper.make_attribute(name, value) for name, value in attributes.items()]
+    model.graph.node[0].attribute.extend(given)
+    return model
 
 
 def compiled(model: ModelProto, x: np.ndarray) -> np.ndarray:
@@ -119,7 +114,7 @@ def test_a_compiled_resize_is_right(shape, given):
     ],
 )
 def test_a_rare_mode_is_refused_by_name(given):
-    model = resize_model([1, 1, 4, 4], sizes=[1, 1, 2, 3], roi=[0.0] * 4 + [1.0] * 4, **given)
+    model = resize_model([1, 1, 4, 4], sizes=[1, 1, 2, 3], **given)
     with pytest.raises(InputError, match="Resize 'resize': .*onnxruntime serves such a model"):
         lower(model, TARGET, "NCHW")
 
@@ -127,23 +122,19 @@ def test_a_rare_mode_is_refused_by_name(given):
 def test_between_convolutions_a_resize_takes_their_layout_and_fuses():
     generator = np.random.default_rng(2)
     weights = [generator.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for _ in range(2)]
-    constants = [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)]
-    constants.append(numpy_helper.from_array(np.array([], np.float32), "roi"))
-    constants.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"))
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Resize", ["a", "roi", "scales"], ["b"], mode="linear"),
-        helper.make_node("Sigmoid", ["b"], ["c"]),
-        helper.make_node("Conv", ["c", "w1"], ["y"], pads=[1, 1, 1, 1]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "between",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 9, 9])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        constants,
+    model = model_of(
+        """(float[1,8,9,9] x) => (float[] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w0)
+            b = Resize <mode = "linear"> (a, roi, scales)
+            c = Sigmoid (b)
+            y = Conv <pads = [1, 1, 1, 1]> (c, w1)
+        }""",
+        13,
+        w0=weights[0],
+        w1=weights[1],
+        roi=np.array([], np.float32),
+        scales=np.array([1, 1, 2, 2], np.float32),
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     x = generator.standard_normal((1, 8, 9, 9)).astype(np.float32)
     lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
     kernels = [variable.name_hint for variable, _ in lowered.functions_items()]

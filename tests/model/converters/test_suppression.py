@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
@@ -10,28 +9,24 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.runtime.target import resolve_target
 from fewtune.verify.session import run_onnxruntime
+from tests.made.onnx_text import model_of
 
 BATCH, CLASSES, BOXES, MOST = 2, 3, 20, 4
 
 
-def model_of(centered, threshold):
-    bounds = {"most": np.array([MOST]), "overlap": np.array([0.3], np.float32)}
-    if threshold is not None:
-        bounds["least"] = np.array([threshold], np.float32)
-    node = helper.make_node(
-        "NonMaxSuppression", ["boxes", "scores", *bounds], ["y"], "nms", center_point_box=centered
+def suppressing(centered, threshold):
+    least = "" if threshold is None else ", least"
+    bounds = {} if threshold is None else {"least": np.array([threshold], np.float32)}
+    return model_of(
+        f"""(float[{BATCH},{BOXES},4] boxes, float[{BATCH},{CLASSES},{BOXES}] scores)
+        => (int64["rows",3] y) {{
+            [nms] y = NonMaxSuppression <center_point_box = {centered}>
+                (boxes, scores, most, overlap{least})
+        }}""",
+        most=[MOST],
+        overlap=np.array([0.3], np.float32),
+        **bounds,
     )
-    graph = helper.make_graph(
-        [node],
-        "detector",
-        [
-            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [BATCH, BOXES, 4]),
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [BATCH, CLASSES, BOXES]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.INT64, [None, 3])],
-        [numpy_helper.from_array(array, name) for name, array in bounds.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.parametrize(("centered", "threshold"), [(0, None), (1, 0.9)])
@@ -41,7 +36,7 @@ def test_the_boxes_selected_are_onnxruntimes_and_rows_of_minus_one_follow(center
         "boxes": generator.uniform(0, 1, (BATCH, BOXES, 4)).astype(np.float32),
         "scores": generator.uniform(0, 1, (BATCH, CLASSES, BOXES)).astype(np.float32),
     }
-    model = model_of(centered, threshold)
+    model = suppressing(centered, threshold)
     selected = run_onnxruntime(model, feeds, 1)[0]
     bound = bind_shapes(model, {}, {})
     made = []

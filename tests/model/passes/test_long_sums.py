@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from fewtune.model.lower import lower
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
+from tests.made.onnx_text import model_of
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 STEP = "long_sums"
@@ -17,12 +18,9 @@ def reduced(
     operator: str, shape: tuple[int, ...], axes: list[int] | None, keepdims: int = 1
 ) -> ModelProto:
     """A model of one reduction."""
-    over = {} if axes is None else {"axes": axes}
-    node = helper.make_node(operator, ["x"], ["y"], keepdims=keepdims, **over)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "reduced", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    over = "" if axes is None else f", axes = {axes}"
+    node = f"y = {operator} <keepdims = {keepdims}{over}> (x)"
+    return model_of(f"(float{list(shape)} x) => (float[] y) {{{node}}}", 11)
 
 
 def kernels(model: ModelProto) -> int:

@@ -3,28 +3,28 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from fewtune.model.lower import lower
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.model.passes.test_winograd import error_of, scheduled
 from tests.onnx_graph.test_views import simplified
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 BOUND = 1e-5
 
 
 def softmax_model(shape: tuple[int, ...], axis: int = -1) -> ModelProto:
     """A softmax over numbers of many magnitudes."""
-    nodes = [
-        helper.make_node("Mul", ["x", "factor"], ["scaled"], name="scaled"),
-        helper.make_node("Softmax", ["scaled"], ["y"], name="softmax", axis=axis),
-    ]
-    factor = {"factor": 20 * random_weight(np.random.default_rng(0), *shape)}
-    return make_model(nodes, {"x": list(shape)}, {"y": None}, factor, opset=13)
+    text = f"""(float{list(shape)} x) => (float[] y) {{
+        scaled = Mul (x, factor)
+        y = Softmax <axis = {axis}> (scaled)
+    }}"""
+    return model_of(text, 13, factor=20 * random_weight(np.random.default_rng(0), *shape))
 
 
 def rows_of(module: tvm.IRModule) -> set[int]:

@@ -4,19 +4,20 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
 from fewtune.model.passes.padding import Filters, Product
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
+from tests.made.onnx_text import model_of
 from tests.model.passes.test_winograd import convolution_model, error_of, scheduled
 from tests.model.test_import_model import imported
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 BOUND = 2e-5
 WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
@@ -41,12 +42,6 @@ WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
 )
 def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filters, lanes, gains):
     assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
-
-
-def test_padded_filters_are_counted():
-    filters = Filters(75, 256, 10, 2560, 16)
-    assert filters.padded == 80
-    assert filters.added_flops == 2 * 10 * 256 * 5
 
 
 @pytest.mark.slow
@@ -82,15 +77,14 @@ def test_a_grouped_convolution_is_left_alone(tmp_path):
 @pytest.mark.slow
 def test_padding_stays_if_transforms_are_left_out(tmp_path):
     generator = np.random.default_rng(0)
-    weights = {
-        "first": random_weight(generator, 64, 64, 3, 3),
-        "second": random_weight(generator, 75, 64, 1, 1),
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "first"], ["between"], pads=[1, 1, 1, 1]),
-        helper.make_node("Conv", ["between", "second"], ["y"]),
-    ]
-    model = make_model(nodes, {"x": [1, 64, 40, 40]}, {"y": None}, weights)
+    model = model_of(
+        """(float[1,64,40,40] x) => (float[] y) {
+            between = Conv <pads = [1, 1, 1, 1]> (x, first)
+            y = Conv (between, second)
+        }""",
+        first=random_weight(generator, 64, 64, 3, 3),
+        second=random_weight(generator, 75, 64, 1, 1),
+    )
     wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
     with mock.patch.object(winograd, "TRANSFORMS", wrong):
         report = imported(model, tmp_path)
@@ -115,17 +109,19 @@ def test_never_pads_nothing(make, tmp_path):
 
 def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
     """Scores, their softmax, and the mixture of the values."""
-    nodes = [
-        helper.make_node("Transpose", ["k"], ["turned"], name="turned", perm=[0, 1, 3, 2]),
-        helper.make_node("MatMul", ["q", "turned"], ["scores"], name="scores"),
-        helper.make_node("Softmax", ["scores"], ["weights"], name="weights", axis=-1),
-        helper.make_node("MatMul", ["weights", "v"], ["y"], name="y"),
-    ]
-    inputs = {name: [1, heads, tokens, size] for name in "qkv"}
+    inputs = ", ".join(f"float[1,{heads},{tokens},{size}] {name}" for name in "qkv")
     # A model without weights is refused: no check of it could show a fault.
-    nodes.append(helper.make_node("Add", ["y", "bias"], ["z"], name="z"))
-    bias = {"bias": random_weight(np.random.default_rng(0), size)}
-    return make_model(nodes, inputs, {"z": None}, bias, opset=13)
+    return model_of(
+        f"""({inputs}) => (float[] z) {{
+            turned = Transpose <perm = [0, 1, 3, 2]> (k)
+            scores = MatMul (q, turned)
+            weights = Softmax <axis = -1> (scores)
+            y = MatMul (weights, v)
+            z = Add (y, bias)
+        }}""",
+        13,
+        bias=random_weight(np.random.default_rng(0), size),
+    )
 
 
 @pytest.mark.parametrize("traits", [WIDE, NARROW], ids=["avx512", "avx2"])
@@ -152,12 +148,6 @@ def test_products_are_padded_where_that_is_expected_to_pay(traits, sizes, is_wei
     assert product.padded_rows == product.rows or not is_weighted
 
 
-def test_padded_rows_and_columns_are_counted():
-    product = Product(3, 197, 64, 197, WIDE)
-    assert (product.padded_rows, product.padded_columns) == (198, 208)
-    assert product.added_flops == 2 * 3 * 64 * (198 * 208 - 197 * 197)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [197, 211])
 def test_padded_attention_gives_the_same_result(tokens, tmp_path):
@@ -181,14 +171,14 @@ def test_padded_attention_gives_the_same_result(tokens, tmp_path):
 
 
 def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path):
-    generator = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["constant"], name="constant"),
-        helper.make_node("MatMul", ["constant", "other"], ["y"], name="y"),
-    ]
-    inputs = {"x": [3, 197, 64], "other": [197, 197]}
-    weight = {"weight": random_weight(generator, 64, 197)}
-    model = make_model(nodes, inputs, {"y": None}, weight, opset=13)
+    model = model_of(
+        """(float[3,197,64] x, float[197,197] other) => (float[] y) {
+            constant = MatMul (x, weight)
+            y = MatMul (constant, other)
+        }""",
+        13,
+        weight=random_weight(np.random.default_rng(0), 64, 197),
+    )
     report = imported(model, tmp_path)
     assert report.padded == 1
     assert report.max_relative_error < BOUND
@@ -199,11 +189,8 @@ def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path):
 def test_widened_weights_give_the_same_result(shape, tmp_path):
     generator = np.random.default_rng(0)
     weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["m"], name="classes"),
-        helper.make_node("Add", ["m", "c"], ["y"], name="offset"),
-    ]
-    model = make_model(nodes, {"x": shape}, {"y": None}, weights, opset=13)
+    text = f"(float{shape} x) => (float[] y) {{m = MatMul (x, w) y = Add (m, c)}}"
+    model = model_of(text, 13, **weights)
     report = imported(model, tmp_path)
     assert report.padded == 1
     assert report.max_relative_error < BOUND

@@ -18,10 +18,6 @@ def test_a_layer_normalization_in_an_older_operator_set(opset, kind):
         assert_node("LayerNormalization", [data, *more], constants=(1,), **given)
 
 
-def test_an_rms_normalization_in_the_default_domain():
-    assert_node("SimplifiedLayerNormalization", [ROWS, np.ones(4, np.float32)], domain="")
-
-
 @pytest.mark.parametrize("p", [1, 2])
 def test_rows_whose_squares_underflow_have_norm_zero(p):
     data = np.concatenate([ROWS[0], np.zeros((1, 4), np.float32), 1e-30 * ROWS[1]]).astype("f4")

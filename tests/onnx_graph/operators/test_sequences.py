@@ -2,67 +2,46 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from fewtune.errors import InputError
 from tests.expanded_models import assert_same, expanded
-from tests.tiny_models import make_model
+from tests.made import onnx_text
 
 DATA = {"x": np.arange(12, dtype=np.float32).reshape(3, 4)}
+SPLIT = "parts = SplitToSequence <axis = 0, keepdims = 0> (x)"
+JOIN = "y = ConcatFromSequence <axis = 1, new_axis = 1> (parts)"
 
 
-def model_of(nodes, constants=(), opset=17):
-    return make_model(nodes, {"x": [3, 4]}, {"y": None}, dict(constants), opset)
-
-
-SPLIT = helper.make_node("SplitToSequence", ["x"], ["parts"], "split", axis=0, keepdims=0)
-JOIN = helper.make_node("ConcatFromSequence", ["parts"], ["y"], "join", axis=1, new_axis=1)
+def model_of(nodes, **constants):
+    return onnx_text.model_of(f"(float[3,4] x) => (float[] y) {{{nodes}}}", **constants)
 
 
 def test_a_tensor_is_split_and_its_parts_joined_along_a_new_axis():
-    assert_same(model_of([SPLIT, JOIN]), DATA)
+    assert_same(model_of(SPLIT + JOIN), DATA)
 
 
 def test_parts_are_inserted_erased_and_read_at_constant_positions():
-    nodes = [
-        helper.make_node("SplitToSequence", ["x", "size"], ["s"], "split", axis=1),
-        helper.make_node("SequenceAt", ["s", "last"], ["part"], "at"),
-        helper.make_node("SequenceInsert", ["s", "part", "first"], ["longer"], "insert"),
-        helper.make_node("SequenceErase", ["longer"], ["parts"], "erase"),
-        helper.make_node("ConcatFromSequence", ["parts"], ["y"], "join", axis=1),
-    ]
-    places = [("size", np.int64(2)), ("last", np.int64(-1)), ("first", np.int64(0))]
-    assert_same(model_of(nodes, places), DATA)
+    nodes = """
+        s = SplitToSequence <axis = 1> (x, size)
+        part = SequenceAt (s, last)
+        longer = SequenceInsert (s, part, first)
+        parts = SequenceErase (longer)
+        y = ConcatFromSequence <axis = 1> (parts)"""
+    assert_same(model_of(nodes, size=2, last=-1, first=0), DATA)
 
 
 def test_a_loop_that_appends_to_a_sequence_is_unrolled():
-    body = helper.make_graph(
-        [
-            helper.make_node("Gather", ["x", "step"], ["row"]),
-            helper.make_node("SequenceInsert", ["before", "row"], ["after"]),
-            helper.make_node("Identity", ["going"], ["still"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("step", TensorProto.INT64, []),
-            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
-            helper.make_tensor_sequence_value_info("before", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
-            helper.make_tensor_sequence_value_info("after", TensorProto.FLOAT, None),
-        ],
-    )
-    nodes = [
-        helper.make_node("SequenceEmpty", [], ["none"], "none"),
-        helper.make_node("Loop", ["trips", "", "none"], ["parts"], "loop", body=body),
-        JOIN,
-    ]
-    model = model_of(nodes, [("trips", np.int64(3))])
-    assert_same(model, DATA)
+    nodes = """
+        none = SequenceEmpty ()
+        parts = Loop (trips, , none) <body = body
+            (int64 step, bool going, seq(float[]) before) => (bool still, seq(float[]) after) {
+                row = Gather (x, step)
+                after = SequenceInsert (before, row)
+                still = Identity (going)
+            }>"""
+    assert_same(model_of(nodes + JOIN, trips=3), DATA)
 
 
 def test_a_position_beyond_a_sequence_is_refused_by_node():
-    read = helper.make_node("SequenceAt", ["parts", "place"], ["y"], "reads beyond")
-    with pytest.raises(InputError, match="SequenceAt node 'reads beyond' reads place 7"):
-        expanded(model_of([SPLIT, read], [("place", np.int64(7))]))
+    with pytest.raises(InputError, match="SequenceAt node 'reads_beyond' reads place 7"):
+        expanded(model_of(f"{SPLIT} [reads_beyond] y = SequenceAt (parts, place)", place=7))

@@ -1,12 +1,14 @@
 """Quantized graphs rewritten in integers, compared by onnxruntime."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.verify.session import run_onnxruntime
+from tests.made import onnx_text
 from tests.quantized_models import (
     FLOAT,
     INT32,
@@ -46,44 +48,34 @@ def test_a_network_computes_in_bytes_throughout(given, tmp_path):
     assert np.abs(actual - expected).max() <= step
 
 
-def quantized(name, of, scale, zero):
-    constants = {f"{name}_scale": np.float32(scale), f"{name}_zero": np.uint8(zero)}
-    return helper.make_node("QuantizeLinear", [of, *constants], [name]), constants
-
-
-def dequantized(name, of, like):
-    return helper.make_node("DequantizeLinear", [of, f"{like}_scale", f"{like}_zero"], [name])
-
-
-def chain(nodes, inside, out=(0.05, 100), shape=(1, 4, 6, 6)):
+def chain(nodes, out=(0.05, 100), shape=(1, 4, 6, 6), more="", **inside):
     """Bytes that are dequantized, go through nodes from ``a`` to ``b``, and are quantized again."""
-    last, constants = quantized("y", "b", *out)
-    constants |= {"x_scale": np.float32(0.04), "x_zero": np.uint8(90), **inside}
-    nodes = [dequantized("a", "x", "x"), *nodes, last]
-    model = model_of(nodes, {"x": (UINT8, shape)}, {"y": (UINT8, None)}, constants)
+    text = f"""(uint8{list(shape)} x) => (uint8[] y{more}) {{
+        a = DequantizeLinear (x, x_scale, x_zero)
+        {nodes}
+        y = QuantizeLinear (b, y_scale, y_zero)
+    }}"""
+    scales = {"x_scale": np.float32(0.04), "y_scale": np.float32(out[0])}
+    zeros = {"x_zero": np.uint8(90), "y_zero": np.uint8(out[1])}
+    model = onnx_text.model_of(text, 13, **scales, **zeros, **inside)
     feeds = {"x": np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)}
-    return model, feeds
+    return onnx.shape_inference.infer_shapes(model), feeds
 
 
 CHAINS = {
-    "relu": [helper.make_node("Relu", ["a"], ["b"])],
-    "clip": [helper.make_node("Clip", ["a", "low", "high"], ["b"])],
-    "max pool": [helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2])],
-    "mean": [helper.make_node("AveragePool", ["a"], ["b"], kernel_shape=[3, 3], strides=[2, 2])],
-    "padded mean": [
-        helper.make_node(
-            "AveragePool", ["a"], ["b"], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1
-        )
-    ],
-    "sum with itself": [helper.make_node("Add", ["a", "a"], ["b"])],
-    "product with itself": [helper.make_node("Mul", ["a", "a"], ["b"])],
-    "transposed": [helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1])],
-    "joined": [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
-    "sigmoid": [helper.make_node("Sigmoid", ["a"], ["b"])],
-    "no change": [helper.make_node("Identity", ["a"], ["b"])],
-    "upsampled": [
-        helper.make_node("Resize", ["a", "", "sizes"], ["b"], mode="nearest", nearest_mode="floor")
-    ],
+    "relu": "b = Relu (a)",
+    "clip": "b = Clip (a, low, high)",
+    "max pool": "b = MaxPool <kernel_shape = [2, 2]> (a)",
+    "mean": "b = AveragePool <kernel_shape = [3, 3], strides = [2, 2]> (a)",
+    "padded mean": """b = AveragePool
+        <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (a)""",
+    "sum with itself": "b = Add (a, a)",
+    "product with itself": "b = Mul (a, a)",
+    "transposed": "b = Transpose <perm = [0, 2, 3, 1]> (a)",
+    "joined": "b = Concat <axis = 1> (a, a)",
+    "sigmoid": "b = Sigmoid (a)",
+    "no change": "b = Identity (a)",
+    "upsampled": 'b = Resize <mode = "nearest", nearest_mode = "floor"> (a, , sizes)',
 }
 
 
@@ -95,7 +87,8 @@ def test_operators_between_dequantization_and_quantization(name, same_scale):
         "high": np.float32(2.5),
         "sizes": np.array([1, 1, 2, 2], np.float32),
     }
-    model, feeds = chain(CHAINS[name], inside, (0.04, 90) if same_scale else (0.053, 77))
+    out = (0.04, 90) if same_scale else (0.053, 77)
+    model, feeds = chain(CHAINS[name], out, **inside)
     result = simplified(model)
     difference = np.abs(outputs(result, feeds)[0].astype(int) - outputs(model, feeds)[0])
     assert difference.max() <= 1
@@ -103,20 +96,15 @@ def test_operators_between_dequantization_and_quantization(name, same_scale):
 
 
 def test_bytes_of_one_scale_are_moved_without_arithmetic():
-    model, _ = chain(CHAINS["max pool"], {}, (0.04, 90))
+    model, _ = chain(CHAINS["max pool"], (0.04, 90))
     assert set(operators(simplified(model))) <= {"MaxPool", "Identity"}
 
 
 def test_a_tensor_that_is_also_needed_in_floats_is_computed_once():
     weights = np.random.default_rng(1).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
     constants = {"w": weights, "w_scale": np.float32(0.01), "w_zero": np.int8(0)}
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"]),
-        helper.make_node("Conv", ["a", "wf"], ["b"]),
-        helper.make_node("Sigmoid", ["b"], ["gate"]),
-    ]
-    model, feeds = chain(nodes, constants)
-    model.graph.output.append(helper.make_tensor_value_info("gate", FLOAT, (1, 4, 6, 6)))
+    nodes = "wf = DequantizeLinear (w, w_scale, w_zero) b = Conv (a, wf) gate = Sigmoid (b)"
+    model, feeds = chain(nodes, more=", float[1,4,6,6] gate", **constants)
     result = simplified(model)
     assert operators(result)["ConvInteger"] == 1
     for actual, expected in zip(outputs(result, feeds), outputs(model, feeds), strict=True):
@@ -194,12 +182,10 @@ def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
         "w_scale": np.full(np.shape(zeros), 0.01, np.float32),
         "w_zero": np.array(zeros, np.uint8),
     }
-    more = {"transB": 1} if operator == "Gemm" else {}
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"], axis=axis),
-        helper.make_node(operator, ["a", "wf"], ["b"], **more),
-    ]
-    model, feeds = chain(nodes, constants, shape=shape)
+    more = "<transB = 1>" if operator == "Gemm" else ""
+    nodes = f"""wf = DequantizeLinear <axis = {axis}> (w, w_scale, w_zero)
+        b = {operator} {more} (a, wf)"""
+    model, feeds = chain(nodes, shape=shape, **constants)
     result = simplified(model)
     assert not {"Conv", "MatMul", "Gemm"} & operators(result).keys()
     difference = np.abs(outputs(result, feeds)[0].astype(int) - outputs(model, feeds)[0])
@@ -216,11 +202,8 @@ def test_weights_whose_windows_sums_are_not_known_stay_in_floats(channels, group
         "w_scale": np.float32(0.01),
         "w_zero": np.uint8(3),
     }
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"]),
-        helper.make_node("Conv", ["a", "wf"], ["b"], group=group),
-    ]
-    model, feeds = chain(nodes, constants, (scale, 100), shape=(1, channels, 3, 3))
+    nodes = f"wf = DequantizeLinear (w, w_scale, w_zero) b = Conv <group = {group}> (a, wf)"
+    model, feeds = chain(nodes, (scale, 100), (1, channels, 3, 3), **constants)
     result = simplified(model)
     assert operators(result)["Conv"] == 1
     assert "ConvInteger" not in operators(result)

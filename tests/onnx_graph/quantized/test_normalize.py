@@ -156,32 +156,14 @@ def test_products_to_floats():
     assert_node("DynamicQuantizeMatMul", inputs, constants=(1, 2, 3, 4), tolerance=1e-4)
 
 
-@pytest.mark.parametrize(("inner", "block"), [(40, 32), (48, 16)])
+@pytest.mark.parametrize(("bits", "inner", "block"), [(4, 40, 32), (4, 48, 16), (2, 40, 16)])
 @pytest.mark.parametrize("has_zeros", [False, True])
-def test_weights_of_four_bits(inner, block, has_zeros):
-    blocks = -(-inner // block)
-    inputs = [floats(2, 3, inner), bytes_of(np.uint8, 5, blocks, block // 2), floats(5 * blocks)]
+def test_weights_of_few_bits(bits, inner, block, has_zeros):
+    blocks, part = -(-inner // block), 8 // bits
+    inputs = [floats(2, 3, inner), bytes_of(np.uint8, 5, blocks, block // part), floats(5 * blocks)]
     if has_zeros:
-        inputs.append(bytes_of(np.uint8, 5 * -(-blocks // 2)))
-    given = {"K": inner, "N": 5, "bits": 4, "block_size": block}
-    assert_node(
-        "MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("has_zeros", [False, True])
-def test_a_product_with_weights_of_two_bits_is_one_of_floats(has_zeros):
-    generator = np.random.default_rng(3)
-    inner, block, outer = 40, 16, 5
-    blocks = -(-inner // block)
-    inputs = [
-        generator.standard_normal((3, inner)).astype(np.float32),
-        generator.integers(0, 256, (outer, blocks, block // 4)).astype(np.uint8),
-        generator.uniform(0.01, 0.1, outer * blocks).astype(np.float32),
-    ]
-    if has_zeros:
-        inputs.append(generator.integers(0, 256, outer * -(-blocks // 4)).astype(np.uint8))
-    given = {"K": inner, "N": outer, "bits": 2, "block_size": block}
+        inputs.append(bytes_of(np.uint8, 5 * -(-blocks // part)))
+    given = {"K": inner, "N": 5, "bits": bits, "block_size": block}
     assert_node("MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given)
 
 
@@ -219,19 +201,10 @@ def test_a_choice_of_bytes_of_two_scales(kind):
     assert_node("QLinearWhere", inputs, constants=[2, 3, 5, 6, 7, 8])
 
 
-@pytest.mark.parametrize("is_last", [0, 1])
-def test_a_convolution_of_onnxruntime_becomes_that_of_onnx(is_last):
-    shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)
-    data = bytes_of(np.uint8, *shape)
-    inputs = [
-        *(data, np.float32(0.02), np.uint8(128)),
-        *(
-            np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
-            np.float32(0.01),
-            np.int8(0),
-        ),
-        *(np.float32(0.05), np.uint8(10), np.arange(-200, 200, 100).astype(np.int32)),
-    ]
-    given = {"channels_last": is_last, "pads": [1] * 4, "strides": [2, 2]}
-    arrays = [np.asarray(each) for each in inputs]
-    assert_node("QLinearConv", arrays, constants=range(1, 9), **given)
+def test_a_convolution_of_onnxruntime_becomes_that_of_onnx():
+    data = [bytes_of(np.uint8, 1, 7, 9, 3), scale(0.02), byte(128)]
+    weights = [np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)]
+    rest = [scale(0.01), np.array(0, np.int8), scale(0.05), byte(10)]
+    bias = np.arange(-200, 200, 100).astype(np.int32)
+    given = {"channels_last": 1, "pads": [1] * 4, "strides": [2, 2]}
+    assert_node("QLinearConv", [*data, *weights, *rest, bias], constants=range(1, 9), **given)

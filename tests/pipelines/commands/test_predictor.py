@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import TaskTable
-from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
+from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
 from fewtune.task.extract import write_modules
@@ -34,16 +34,6 @@ def places(tmp_path):
     tuned.parent.mkdir(parents=True)
     tuned.symlink_to(tuned_tiny.tuned())
     return places
-
-
-@pytest.mark.slow
-def test_what_full_tuning_measured_is_learnt(places):
-    found = predictor.learnable_of(MODEL, places)
-    assert found
-    for shapes, samples in found:
-        assert shapes.startswith("('conv2d', ")
-        assert samples.features.shape == (len(samples.times_s), len(NAMES))
-        assert (samples.times_s > 0).all()
 
 
 @pytest.mark.slow

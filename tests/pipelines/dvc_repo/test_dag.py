@@ -60,11 +60,6 @@ def test_results_follow_one_another_and_are_joined(dag):
     ]
 
 
-def test_stages_have_dvcs_names_from_any_folder(root, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "prepare@good" in read_dag(root).stages
-
-
 @pytest.mark.parametrize(
     ("result", "expected"),
     [

@@ -117,26 +117,6 @@ def test_a_changed_parameter_reruns_what_depends_on_it(repository):
     assert hashes(repository) == before
 
 
-def test_a_bank_that_is_not_used_changes_nothing(repository):
-    before = hashes(repository)
-    log = repository.root / "bank" / "tiny"
-    shutil.copytree(repository.places.shared(MODEL, "selective"), log)
-    try:
-        built = {f"build_bank@{strategy}" for strategy in STRATEGIES}
-        assert ran(repository.repro()) == {"fingerprint"} | built
-        assert hashes(repository) == before
-    finally:
-        shutil.rmtree(log)
-        repository.repro()
-
-
-def test_a_removed_result_is_restored_without_tuning(repository):
-    before = hashes(repository)
-    shutil.rmtree(repository.places.out)
-    assert ran(repository.repro()) == {"fingerprint"}
-    assert hashes(repository) == before
-
-
 def test_metrics_and_plots_are_what_a_dvc_user_expects(repository):
     shown = json.loads(repository.run("dvc", "metrics", "show", "--json").stdout)
     files = shown[""]["data"]
@@ -207,17 +187,6 @@ def test_a_second_clone_has_nothing_to_do_after_a_pull(repository, clone):
     shown = clone.run("dvc", "metrics", "show", "--json")
     assert shown.stderr == ""
     assert len(json.loads(shown.stdout)[""]["data"]) == 3
-
-
-def test_a_second_clone_reruns_what_changed_there(clone):
-    kept = clone.places.params.read_bytes()
-    clone.set("import_model.seed", 1)
-    # The model itself is read again; what it comes to is the same, so all else stays.
-    assert ran(clone.repro(f"extract_tasks@{MODEL}")) >= {f"import_model@{MODEL}"}
-    clone.places.params.write_bytes(kept)
-    # What the other clone ran with that seed is in its run cache, not here: both may run anew.
-    again = {f"import_model@{MODEL}", f"extract_tasks@{MODEL}"}
-    assert {"fingerprint"} <= ran(clone.repro()) <= {"fingerprint", *again}
 
 
 LOAD = """

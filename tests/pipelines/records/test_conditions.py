@@ -1,10 +1,8 @@
 """Results of other models under one name, of other settings, and of recordings that were killed."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from pipelines.records.conditions import changes, is_made_alike, is_same_model
+from pipelines.records.conditions import is_same_model
 from pipelines.records.tracking import Store
 from pipelines.records.watch import watch
 from tests.made.checkout import MODEL, SELECTIVE, Checkout
@@ -34,20 +32,6 @@ SEEDED = {"model.source": "light:squeezenet seed 0", "model.source_sha256": "a"}
 def test_a_model_is_its_file_or_seed_with_what_is_bound(before, now, same):
     assert is_same_model(before, now) is same
     assert is_same_model(now, before) is same
-
-
-def data(**params: str) -> SimpleNamespace:
-    return SimpleNamespace(params=params, tags={"git_commit": "0123abcdef"})
-
-
-def test_settings_and_versions_that_differ_are_named():
-    before = {"tune.trials_per_task": "32", "machine.threads": "2", "tune.seed": "0"}
-    now = {"tune.trials_per_task": "1", "machine.threads": "1", "tune.seed": "0", "tune.new": "4"}
-    version = {"machine.versions.numpy": "2.4"}
-    expected = ["tune.trials_per_task 32 to 1", "numpy none to 2.4"]
-    assert changes(data(**before), data(**now, **version)) == expected
-    assert not is_made_alike(before, now)
-    assert is_made_alike(before, {**before, "tune.seed": "1"})
 
 
 def aliases(checkout: Checkout) -> set[str]:

@@ -1,15 +1,13 @@
 """Latest results beside those before them, from a SQLite MLflow, and the page of the fleet."""
 
-import io
 from collections.abc import Callable
 
 import pytest
-from matplotlib import image
 
 from fewtune.artifacts import BenchmarkReport
 from fewtune.errors import InputError, RegressionError
 from pipelines.cli import main
-from pipelines.records.fleet import fleet_markdown, fleet_picture
+from pipelines.records.noise import Latency, changed
 from pipelines.records.watch import raise_if_slower, watch, watch_table
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
@@ -169,19 +167,6 @@ def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, ca
     assert (checkout.root / "page" / "fleet.png").is_file()
 
 
-def test_the_page_shows_each_machine_over_time(checkout, tmp_path):
-    for device, latency_ms in (("Test CPU", 50.0), ("Test CPU", 40.0), ("Other CPU", 9.0)):
-        checkout.write(SELECTIVE, latency_ms=latency_ms, device=device)
-        checkout.record(SELECTIVE)
-    found = watch(checkout.root, fleet=True)
-    text = fleet_markdown(found)
-    assert "| net | selective | Other CPU, 2 threads | 1 | 9.00 |" in text
-    assert "| net | selective | Test CPU, 2 threads | 2 | 40.0 | 50.0 [45.0 - 55.0] |" in text
-    picture = image.imread(io.BytesIO(fleet_picture(found)), format="png")
-    assert picture.shape[0] > 100
-    assert picture[:, :, :3].std() > 0.05
-
-
 def test_nothing_recorded_and_unknown_models_are_refused(checkout):
     with pytest.raises(InputError, match="no result of this machine is recorded"):
         watch(checkout.root)
@@ -189,3 +174,10 @@ def test_nothing_recorded_and_unknown_models_are_refused(checkout):
     checkout.record(SELECTIVE)
     with pytest.raises(InputError, match="'nett' is not recorded in MLflow; did you mean net"):
         watch(checkout.root, ["nett"])
+
+
+def test_a_board_is_compared_by_its_own_clock_alone():
+    before = Latency(2.0, 1.99, 2.01, None, "1.31.1")
+    now = Latency(1.0, 0.99, 1.01, None, "1.31.1")
+    found = changed(before, now)
+    assert (found.verdict, found.beside) == ("faster", None)

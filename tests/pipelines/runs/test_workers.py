@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[3]
 PATIENCE_S = 400
-ENTRY = "pipelines/flow.py:selective_tuning"
 
 
 @pytest.fixture(scope="module")
@@ -70,35 +69,17 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _with_results(root: Path) -> Path:
-    """A clone whose steps copy made results into place."""
-    _clone(root)
-    ready = root / "ready" / "good"
-    for strategy in ("selective", "full"):
-        made.write_result(ready / strategy / "benchmark", "good", strategy)
-    made.imported("good").write(ready / "import")
-    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n/pipelines\n")
-    return root
-
-
-def _copy_ready(root: Path) -> None:
-    """What stages of a real pipeline would have made besides."""
-    out = root / "out" / "good"
-    shutil.copytree(root / "ready" / "good" / "import", out / "import", dirs_exist_ok=True)
-    for strategy in ("selective", "full"):
-        library = out / strategy / "compile"
-        made.compiled("good", strategy).write(library)
-        (library / "model.so").write_bytes(b"library")
-
-
 def _git(root: Path, *arguments: str) -> None:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
 
 
 def _clone(root: Path) -> Path:
+    """A clone whose steps copy made results into place."""
     small_pipeline.make(root)
+    made.lay_ready(root)
     (root / "pipelines").symlink_to(PROJECT / "pipelines")
+    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n/pipelines\n")
     shutil.copy(PROJECT / "prefect.yaml", root)
     return root
 
@@ -118,7 +99,7 @@ def _prefect(root: Path, environment: dict[str, str], *arguments: str) -> str:
 
 def test_two_workers_share_the_servers(environment, tmp_path):
     """Each of two runs is in a clone of its own, in which no worker is started."""
-    first = _with_results(tmp_path / "first")
+    first = _clone(tmp_path / "first")
     ask(environment, "work_pools/", {"name": "shared", "type": "process"})
     described = (first / "prefect.yaml").read_text().replace("name: local", "name: shared")
     (first / "prefect.yaml").write_text(described)
@@ -132,7 +113,7 @@ def test_two_workers_share_the_servers(environment, tmp_path):
     shutil.copytree(first / "ready", second / "ready")
     clones = {first: "selective", second: "full"}
     for clone in clones:
-        _copy_ready(clone)
+        made.lay_libraries(clone)
     _prefect(first, environment, "deploy", "--all")
     worker_start = [sys.executable, "-m", "prefect", "worker", "start"]
     workers = [

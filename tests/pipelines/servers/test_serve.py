@@ -4,21 +4,18 @@ import base64
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
 from tests import small_pipeline
+from tests.made.command import PROJECT, started
 from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[3]
 PATIENCE_S = 90
 
 
@@ -32,22 +29,7 @@ def served(tmp_path_factory):
         "    schedules: [{cron: '0 2 * * *'}]\n"
     )
     port = free_port()
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PREFECT_", "MLFLOW_"))
-    }
-    command = [sys.executable, "-m", "pipelines.cli", "serve", "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--cron", "0 3 * * *"],
-        cwd=root,
-        env={**kept, "PYTHONPATH": os.pathsep.join([str(PROJECT), *sys.path])},
-        stdout=(root / "serve.log").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        # Tests that run in the background may have interrupts ignored from the start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = started(root, "serve", "--port", str(port), "--cron", "0 3 * * *")
     yield f"http://127.0.0.1:{port}/api", root / ".fewtune" / "prefect-auth"
     process.send_signal(signal.SIGINT)
     try:
@@ -55,7 +37,7 @@ def served(tmp_path_factory):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert b"runs at 0 3 * * *" in (root / "serve.log").read_bytes()
+    assert b"runs at 0 3 * * *" in (root / "command.log").read_bytes()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5)
 

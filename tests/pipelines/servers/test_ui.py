@@ -14,12 +14,12 @@ import pytest
 
 from pipelines.servers.server import basic
 from tests import small_pipeline
+from tests.made.command import started
 from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[3]
 MLFLOW = "api/2.0/mlflow"
 # Tries each request in a process of another user; prints the status codes.
 STRANGER = """
@@ -44,19 +44,10 @@ class Ui:
         self.root, self.port = root, free_port()
         self.temporary = root.with_name("tmp")
         self.temporary.mkdir(exist_ok=True)
-        kept = {name: it for name, it in os.environ.items() if not name.startswith("MLFLOW_")}
-        path = os.pathsep.join([str(PROJECT), *sys.path])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.cli", "ui", "--port", str(self.port)],
-            cwd=root,
-            env={**kept, "PYTHONPATH": path, "TMPDIR": str(self.temporary)},
-            stdout=(root / "ui.log").open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        temporary = {"TMPDIR": str(self.temporary)}
+        self.process = started(root, "ui", "--port", str(self.port), **temporary)
         until(lambda: self.process.poll() is not None or self.answers())
-        assert self.process.poll() is None, (root / "ui.log").read_text()
+        assert self.process.poll() is None, (root / "command.log").read_text()
 
     @property
     def secret(self) -> str:

@@ -240,23 +240,3 @@ def test_apply_marks_only_the_kernels_named(target):
     }
     assert marked == {"main": False, "matmul": True, "softmax": False}
     assert "tirx.is_scheduled" not in (module["matmul"].attrs or {})
-
-
-def test_a_whole_model_runs_with_default_schedules():
-    def build(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
-        return relax.op.nn.softmax(relax.op.nn.relu(relax.op.matmul(data, weight)), -1)
-
-    module = lowered(build, (19, 64), (64, 37))
-    names = [variable.name_hint for variable, _ in module.functions_items()]
-    generator = np.random.default_rng(0)
-    arguments = [
-        tvm.runtime.tensor(generator.normal(size=shape).astype("float32"))
-        for shape in ((19, 64), (64, 37))
-    ]
-
-    def outputs(mod: tvm.IRModule) -> np.ndarray:
-        machine = relax.VirtualMachine(relax.build(mod, TARGET), tvm.cpu())
-        return machine["main"](*arguments).numpy()
-
-    scheduled = apply_default_schedules(module, names, TARGET)
-    np.testing.assert_allclose(outputs(scheduled), outputs(module), rtol=1e-4, atol=1e-5)

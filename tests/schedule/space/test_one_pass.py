@@ -50,17 +50,3 @@ def test_channels_of_large_planes_are_written_in_one_pass(plane, in_one_pass):
     assert len(tiles) == DRAWS
     assert all(math.prod(tile) == 32 for tile in tiles)
     assert all(tile[0] == 1 for tile in tiles) == in_one_pass
-
-
-def test_threads_have_work_without_the_channels():
-    prior, random = Prior(space(112)), np.random.default_rng(1)
-    threads = tuned_tiny.fingerprint().threads
-    for _ in range(DRAWS):
-        point = prior.draw(random)
-        choices = space(112).programs[point.program].choices
-        outermost = [
-            decision[0]
-            for choice, decision in zip(choices, point.decisions, strict=True)
-            if choice.kind == TILE and isinstance(decision, tuple) and len(decision) == 4
-        ]
-        assert math.prod(outermost) % threads == 0

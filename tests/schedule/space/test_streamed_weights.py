@@ -1,7 +1,5 @@
 """Streamed weights, read from memory for few rows: the draws for them, and the cache flush."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from fewtune.model.passes.winograd import multiplied
-from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.space.decision_rates import reduction_tile, shared_speed, tile_speed
 from fewtune.schedule.space.design_space import TILE, Point
@@ -57,7 +55,7 @@ def covers(tiles: dict[int, tuple[int, ...]], rows: int) -> bool:
     return math.prod(tiles[ROWS][2:]) == rows
 
 
-def test_most_draws_read_streamed_weights_once() -> None:
+def test_most_draws_read_streamed_weights_once():
     tiles = drawn(space(16))
     assert sum(covers(each, 16) for each in tiles) > DRAWS / 2
     # Registers hold no more than they have room for.
@@ -68,7 +66,7 @@ def test_most_draws_read_streamed_weights_once() -> None:
         assert held <= traits.registers
 
 
-def test_threads_seldom_share_streamed_weights() -> None:
+def test_threads_seldom_share_streamed_weights():
     shared, warm = (
         np.mean([each[ROWS][0] > 1 for each in drawn(space(64, free=free)) if not covers(each, 64)])
         for free in ((1,), ())
@@ -86,13 +84,11 @@ def test_threads_seldom_share_streamed_weights() -> None:
         (64, 128, ()),  # activations were written a moment ago
     ],
 )
-def test_other_weights_are_not_drawn_as_streamed(
-    rows: int, channels: int, free: tuple[int, ...]
-) -> None:
+def test_other_weights_are_not_drawn_as_streamed(rows, channels, free):
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
 
 
-def test_inner_reductions_are_longer_with_fewer_multiply_adds_in_a_step() -> None:
+def test_inner_reductions_are_longer_with_fewer_multiply_adds_in_a_step():
     choices = space(16).programs[0].choices
     reduction = next(c for c in choices if c.kind == TILE and c.axis == CHANNELS)
     random = np.random.default_rng(0)
@@ -103,7 +99,7 @@ def test_inner_reductions_are_longer_with_fewer_multiply_adds_in_a_step() -> Non
     assert means[0] > 2 * means[1]
 
 
-def test_few_accumulators_are_enough_where_vectors_are_halved() -> None:
+def test_few_accumulators_are_enough_where_vectors_are_halved():
     zen, other = (
         CpuTraits.of(tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
         for mcpu in ("znver4", "sapphirerapids")
@@ -113,7 +109,7 @@ def test_few_accumulators_are_enough_where_vectors_are_halved() -> None:
     assert speeds[0] > speeds[1]
 
 
-def test_tiles_that_cover_the_rows_differ_in_what_registers_hold() -> None:
+def test_tiles_that_cover_the_rows_differ_in_what_registers_hold():
     prior, random = Prior(space(16)), np.random.default_rng(2)
     tiles = {
         (prior.tile_of(point), spatial(space(16), point)[ROWS][3])
@@ -123,7 +119,7 @@ def test_tiles_that_cover_the_rows_differ_in_what_registers_hold() -> None:
     assert len({tile for tile, _ in tiles}) == len(tiles) > len({held for _, held in tiles}) > 1
 
 
-def test_another_tile_of_streamed_weights_covers_the_rows_too() -> None:
+def test_another_tile_of_streamed_weights_covers_the_rows_too():
     prior, random = Prior(space(16)), np.random.default_rng(1)
     first = next(
         point
@@ -138,7 +134,7 @@ def test_another_tile_of_streamed_weights_covers_the_rows_too() -> None:
     assert any(covers(spatial(space(16), point), 16) for point in fast)
 
 
-def test_flushing_leaves_a_buffer_as_it_is() -> None:
+def test_flushing_leaves_a_buffer_as_it_is():
     values = [np.arange(size, dtype="float32") for size in (1, 15, 16, 1000)]
     tensors = [tvm.runtime.tensor(each) for each in values]
     whole = tvm.runtime.tensor(np.arange(24, dtype="int8").reshape(2, 12))
@@ -148,15 +144,13 @@ def test_flushing_leaves_a_buffer_as_it_is() -> None:
     np.testing.assert_array_equal(whole.numpy().ravel(), np.arange(24))
 
 
-def test_lines_are_flushed_without_waiting_for_each_other() -> None:
+def test_lines_are_flushed_without_waiting_for_each_other():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     assembly = compiled(flush_kernel(2), target=target).inspect_source("s")
     assert "clflushopt" in assembly
 
 
-def test_a_processor_without_that_instruction_has_the_older_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_processor_without_that_instruction_has_the_older_one(monkeypatch):
     flushed: list[tuple[Any, ...]] = []
     known = tvm.get_global_func
 

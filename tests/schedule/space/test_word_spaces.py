@@ -13,7 +13,7 @@ from tests.tuned_tiny import target
 
 pytestmark = pytest.mark.slow
 
-DRAWS = 4
+DRAWS = 2
 
 
 def drawn(parameter, random):
