@@ -62,6 +62,7 @@ class Cluster:
                 resources={RESOURCE: 1},
                 memory_limit=0,
                 dashboard_address=None,
+                preload=[describe.__module__],
                 # What a lost machine means is said by the fleet; Dask adds tracebacks.
                 silence_logs=logging.CRITICAL,
             )

@@ -20,7 +20,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.host import last_level_cache_bytes, own_caches_bytes
 from fewtune.process.apart import Job, run_apart
-from fewtune.process.child_python import TVM, child_python, ending
+from fewtune.process.child_python import TVM, child_python, end_by_interrupts, ending
 from fewtune.process.warm import warm_process
 
 RESOURCE = "device"
@@ -100,6 +100,9 @@ class SessionProcess:
 
 def dask_setup(_worker: Any = None) -> None:
     """Load TVM, which takes seconds, for the processes to come. Dask calls this at its start."""
+    if threading.current_thread() is threading.main_thread():
+        # Dask reports an interrupt by a traceback of each worker.
+        end_by_interrupts()
     with _lock:
         _warmed()
 

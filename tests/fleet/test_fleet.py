@@ -189,3 +189,11 @@ def test_an_address_where_nobody_is_is_told():
     # No certificate is set here.
     with pytest.raises(MachineError, match="is reached by TLS, and no certificate is set"):
         fingerprint("tls://127.0.0.1:1")
+
+
+def test_an_interrupted_machine_is_replaced_and_prints_nothing(capfd):
+    with Cluster("local:1", FingerprintOptions()) as own:
+        (before,) = own.client.run(os.getpid).values()
+        os.kill(before, signal.SIGINT)
+        until(lambda: before not in own.client.run(os.getpid).values() and own.addresses())
+    assert "Traceback" not in capfd.readouterr().err
