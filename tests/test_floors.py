@@ -281,7 +281,7 @@ BUDGETS = {
     "compile": 900,
     "deploy": 800,
     "finals": 210,
-    "fleet": 500,
+    "fleet": 505,
     "loose": 850,
     "machine": 600,
     "measure": 710,
