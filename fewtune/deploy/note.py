@@ -46,11 +46,6 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
-    def type(self) -> str:
-        """Its type as onnxruntime names it, such as ``tensor(float)``."""
-        return TYPES[self.dtype]
-
 
 @dataclass(frozen=True)
 class Function:

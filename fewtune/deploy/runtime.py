@@ -32,6 +32,10 @@ _HEADER_BYTES = 24
 _CPU, _POOLED = 1, 2
 
 
+class TVMError(Exception):
+    """What TVM's runtime says of a call that failed, in one line."""
+
+
 class Any_(ctypes.Structure):  # noqa: N801 (the ABI's name is Any, which Python has)
     """A value of the ABI."""
 
@@ -136,7 +140,7 @@ class Runtime:
     def call_with(self, function: int, arguments: int, count: int, result: Any_) -> None:
         """Call a function with arguments that are laid out already."""
         if self._call(function, arguments, count, ctypes.addressof(result)):
-            raise RuntimeError(self._raised())
+            raise TVMError(self._raised())
 
     def named(self, name: str) -> Object:
         """A function that TVM registers under a name."""
@@ -154,7 +158,7 @@ class Runtime:
         """A tensor whose memory, shape and struct the caller keeps."""
         handle = ctypes.c_void_p()
         if self._ffi.TVMFFITensorFromDLPack(ctypes.byref(managed), 0, 1, ctypes.byref(handle)):
-            raise RuntimeError(self._raised())
+            raise TVMError(self._raised())
         return self.owned(handle.value or 0)
 
     def tensors(self, result: Any_) -> list[Object]:
@@ -163,7 +167,7 @@ class Runtime:
         if result.type == _TENSOR:
             return [given]
         if result.type != _ARRAY:
-            raise RuntimeError(f"the library gave an object of type {result.type}, no tensors")
+            raise TVMError(f"the library gave an object of type {result.type}, no tensors")
         data = ctypes.c_void_p.from_address(given.handle + _HEADER_BYTES).value
         count = ctypes.c_int64.from_address(given.handle + _HEADER_BYTES + 8).value
         return [self.shared(item.value) for item in (Any_ * count).from_address(data or 0)]
@@ -240,15 +244,16 @@ class Machine:
             self._machine = call(call(self._lookup, executable, "vm_load_executable", 1))
             start = call(self._lookup, self._machine, "vm_initialization", 1)
             call(start, _CPU, 0, _POOLED)
-            choose = call(self._lookup, executable, "fewtune_set_threads", 1)
-            if isinstance(choose, Object):
-                call(choose, threads)
-        except RuntimeError as fault:
+            call(self._found(executable, "fewtune_set_threads"), threads)
+        except TVMError as fault:
             raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
 
     def function(self, name: str) -> Object:
         """A function of the library."""
-        found = self.runtime.call(self._lookup, self._machine, name, 1)
+        return self._found(self._machine, name)
+
+    def _found(self, module: Object, name: str) -> Object:
+        found = self.runtime.call(self._lookup, module, name, 1)
         if not isinstance(found, Object):
             raise InputError(f"the library has no function {name!r}: compile the model again")
         return found

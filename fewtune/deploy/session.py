@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fewtune.deploy.runtime import (
     Machine,
     ManagedTensor,
     Object,
+    TVMError,
     runtime,
     tensor_at,
 )
@@ -26,6 +27,7 @@ from fewtune.errors import InputError, MachineError
 
 # Kernels read inputs by instructions that want addresses that are multiples of this.
 _ALIGNMENT = 64
+_ARRAYS = (np.ndarray, np.generic)
 _DTYPES = {name: np.dtype(name) for name in TYPES}
 # DLPack's codes of types by NumPy's kinds.
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -41,6 +43,14 @@ class SessionOptions:
     """
 
     intra_op_num_threads: int = 0
+
+
+class Argument(NamedTuple):
+    """An input or an output, with onnxruntime's names: its type is such as ``tensor(float)``."""
+
+    name: str
+    shape: list[int]
+    type: str
 
 
 class InferenceSession:
@@ -86,6 +96,7 @@ class InferenceSession:
         self.note = require_runnable(self._path)
         asked = threads or getattr(sess_options, "intra_op_num_threads", 0) or None
         self._threads = _threads(asked, self.note.threads)
+        self._names = {spec.name for spec in self.note.functions[0].inputs}
         with _LOADING:
             _require_version(self._path, self.note)
             machine = Machine(self._path, self._threads)
@@ -93,16 +104,18 @@ class InferenceSession:
                 tuple(each.shape for each in one.inputs): _Bound(machine, one)
                 for one in self.note.functions
             }
-            self._lock = threading.Lock()
+            # Not to be waited for by a signal's handler of the thread that holds it.
+            self._lock = threading.RLock()
+            self._is_running = False
             _SESSIONS.add(self)
 
-    def get_inputs(self) -> list[Tensor]:
-        """The inputs in their order: ``name``, ``shape``, ``type`` such as ``tensor(float)``."""
-        return list(self.note.functions[0].inputs)
+    def get_inputs(self) -> list[Argument]:
+        """The inputs in their order."""
+        return [_argument(spec) for spec in self.note.functions[0].inputs]
 
-    def get_outputs(self) -> list[Tensor]:
-        """The outputs in their order, as `get_inputs`."""
-        return list(self.note.functions[0].outputs)
+    def get_outputs(self) -> list[Argument]:
+        """The outputs in their order."""
+        return [_argument(spec) for spec in self.note.functions[0].outputs]
 
     def get_providers(self) -> list[str]:
         """What runs the model, by the name that onnxruntime has for this kind of device."""
@@ -199,12 +212,11 @@ class InferenceSession:
 
     def _checked(self, input_feed: Mapping[str, Any]) -> tuple[_Bound, list[np.ndarray]]:
         """The function for what was given, and its arrays in order."""
-        specs = self.note.functions[0].inputs
-        if input_feed.keys() != {spec.name for spec in specs}:
+        if input_feed.keys() != self._names:
             raise InputError(
-                f"inputs {sorted(input_feed)} were given, and the model takes "
-                f"{sorted(spec.name for spec in specs)}"
+                f"inputs {sorted(input_feed)} were given, and the model takes {sorted(self._names)}"
             )
+        specs = self.note.functions[0].inputs
         arrays = [_array(spec, input_feed[spec.name]) for spec in specs]
         bound = self._bound.get(tuple(array.shape for array in arrays))
         if bound is None:
@@ -224,11 +236,22 @@ class InferenceSession:
     def _called(self, bound: _Bound, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Run a function; the outputs share TVM's memory."""
         with self._lock:
-            return bound.run(arrays)
+            if self._is_running:
+                raise InputError(
+                    f"{self._path} was called by a signal's handler while the same thread runs it: "
+                    "give the handler a session of its own"
+                )
+            self._is_running = True
+            try:
+                return bound.run(arrays)
+            except TVMError as fault:
+                raise MachineError(f"{self._path} failed while it ran: {fault}") from None
+            finally:
+                self._is_running = False
 
     def _renew(self) -> None:
         """Forget, in a forked child, who held the lock in the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 class _Memory:
@@ -338,6 +361,10 @@ def load(path: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     return lambda **inputs: dict(zip(names, session.run(None, inputs), strict=True))
 
 
+def _argument(spec: Tensor) -> Argument:
+    return Argument(spec.name, list(spec.shape), TYPES[spec.dtype])
+
+
 def _threads(asked: int | None, tuned: int) -> int:
     """How many threads a session has."""
     usable = len(os.sched_getaffinity(0))
@@ -359,7 +386,7 @@ def _require_version(library: Path, note: Note) -> None:
 
 def _array(spec: Tensor, value: Any) -> np.ndarray:
     """What was given for an input as an array of its type, copied only where it has none."""
-    if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__dlpack__"):
+    if not isinstance(value, _ARRAYS) and not hasattr(value, "__dlpack__"):
         return _converted(spec, value)
     array = _shared(spec.name, value)
     if array.dtype != _DTYPES[spec.dtype]:
@@ -386,7 +413,7 @@ def _converted(spec: Tensor, value: Any) -> np.ndarray:
 
 def _shared(name: str, value: Any) -> np.ndarray:
     """An array on the memory of what was given."""
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         return np.asarray(value)
     try:
         return np.from_dlpack(value)

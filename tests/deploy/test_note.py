@@ -24,7 +24,6 @@ def library(tmp_path):
 def test_a_library_says_what_it_is(library, tmp_path):
     told = require_runnable(library)
     assert told == libraries.note(sha256=file_sha256(libraries.bare()))
-    assert [each.type for each in told.functions[0].inputs] == ["tensor(float)", "tensor(int64)"]
     renewed(library, libraries.note(sha256=told.sha256, model="other"), tmp_path / "copy.so")
     assert read_note(tmp_path / "copy.so").model == "other"
 

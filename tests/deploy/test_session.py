@@ -49,7 +49,7 @@ def test_it_has_onnxruntimes_names(library):
     options = SessionOptions()
     options.intra_op_num_threads = 1
     made = InferenceSession(str(library), options, providers=["CPUExecutionProvider"])
-    told = [(each.name, each.type, list(each.shape)) for each in made.get_inputs()]
+    told = [(each.name, each.type, each.shape) for each in made.get_inputs()]
     shape = [libraries.ROWS, libraries.COLUMNS]
     assert told == [("x", "tensor(float)", shape), ("ids", "tensor(int64)", [3])]
     assert [each.name for each in made.get_outputs()] == ["twice", "rows", "same", "table"]
@@ -210,10 +210,31 @@ def test_eight_threads_get_their_own_outputs(made):
                 return False
         return True
 
-    before = threading.active_count()
+    made.run(None, FEED)
+    before = own_threads()
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(many, range(8)))
-    assert threading.active_count() == before
+    assert own_threads() == before
+
+
+def test_a_signals_handler_is_told_that_a_call_is_going_on(made, monkeypatch):
+    bound = next(iter(made._bound.values()))
+    run = bound.run
+
+    def interrupted(arrays):
+        with pytest.raises(InputError, match="by a signal's handler .* a session of its own"):
+            made.run(None, FEED)
+        return run(arrays)
+
+    monkeypatch.setattr(bound, "run", interrupted)
+    np.testing.assert_array_equal(made.run(["twice"], FEED)[0], 2 * X)
+
+
+def test_a_failure_of_tvm_is_a_sentence(made, monkeypatch):
+    bound = next(iter(made._bound.values()))
+    monkeypatch.setattr(bound, "_arguments", (runtime.Any_ * 2)())
+    with pytest.raises(MachineError, match=r"model\.so failed while it ran: [^\n]+$"):
+        made.run(None, FEED)
 
 
 def _in_child(made, queue):
