@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import elementwise, images, normalizations
@@ -12,8 +12,6 @@ from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime
-
-OPSETS = (("", 17), ("com.microsoft", 1))
 
 
 def node_model(
@@ -86,11 +84,6 @@ def assert_node(
     arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     model, feeds = node_model(node, arrays, [f"in_{i}" for i in constants], opset)
     return assert_same(model, feeds, tolerance, steps)
-
-
-def float_info(name: str, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
-    """A float32 value of a graph."""
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
 def normal(*shape: int) -> np.ndarray:

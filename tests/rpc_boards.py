@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import psutil
-
 from fewtune.errors import MachineError
 from fewtune.machine.rpc_board import BoardAddress, ask_tracker
 from tests.ports import free_port
@@ -62,8 +60,3 @@ def end_group(process: subprocess.Popen) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def processes_below(pid: int) -> list[psutil.Process]:
-    """All that a process has started and that still run."""
-    return psutil.Process(pid).children(recursive=True)

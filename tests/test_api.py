@@ -15,8 +15,11 @@ import onnxruntime
 import pytest
 
 import fewtune
+from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError
+from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models
+from tests.quantized_models import quantized_network
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -176,3 +179,18 @@ def test_a_limit_of_a_files_size_is_the_machines_fault(model, tmp_path):
     exit_code, sentence = done.stdout.strip().splitlines()
     assert exit_code == "3"
     assert "file too large; raise the limit" in sentence
+
+
+def test_a_quantized_network_is_tuned_and_right(tmp_path):
+    network, feeds = quantized_network(tmp_path)
+    onnx.save(network, tmp_path / "small-int8.onnx")
+    tuned = fewtune.tune(
+        tmp_path / "small-int8.onnx", trials=2, out=tmp_path / "out", options=QUICK
+    )
+    report = ImportReport.read(tuned.directory / "import")
+    assert not report.left_out
+    assert report.allowances <= 1
+    assert tuned.latency_ms > 0
+    (actual,) = fewtune.load(tuned.library)(**feeds).values()
+    (expected,) = run_onnxruntime(network, feeds, 1)
+    assert np.abs(actual - expected).max() <= np.abs(expected).max() / 100

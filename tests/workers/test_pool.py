@@ -79,16 +79,6 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
         workers.build(["{}"])
 
 
-@pytest.mark.slow
-def test_a_worker_is_ready_to_measure_before_the_first_request():
-    worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
-    worker.get_ready()
-    kernel = worker.timer.fixed_kernel
-    assert worker.timer.caches is not None
-    worker.get_ready()
-    assert worker.timer.fixed_kernel is kernel
-
-
 def test_idle_threads_sleep_early_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     monkeypatch.delenv("TVM_THREAD_POOL_SPIN_COUNT")

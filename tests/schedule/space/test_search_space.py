@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
+from fewtune.schedule.space.decision_rates import tile_speed
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
@@ -148,29 +148,6 @@ def test_another_register_tile_leaves_the_rest_as_it_was(letter):
                 assert math.prod(after) == choice.extent
             else:
                 assert after == before
-
-
-def test_only_good_register_tiles_have_an_expected_speed():
-    prior = Prior(space("b"))
-    random = np.random.default_rng(3)
-    speeds = [prior.expected_speed(prior.tile_of(prior.draw(random))) for _ in range(32)]
-    assert max(speeds) == pytest.approx(1.0)
-    # All iterations outside the register tile: each step is one multiply-add.
-    program = space("b").programs[0]
-    outside = Point(
-        0,
-        tuple(
-            (each.extent, *[1] * (len(each.default) - 1)) if each.kind == TILE else each.default
-            for each in program.choices
-        ),
-    )
-    assert prior.expected_speed(prior.tile_of(outside)) == 0.0
-
-
-def test_a_single_row_is_read_in_a_few_vectors():
-    speeds = [streamed_speed(elements, 16) for elements in (8, 16, 64, 128)]
-    assert speeds[1] == speeds[2] == 1.0
-    assert max(speeds[0], speeds[3]) < 1.0
 
 
 def test_long_sums_want_two_vectors_and_short_ones_a_single_one():

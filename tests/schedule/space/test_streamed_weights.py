@@ -10,7 +10,7 @@ import pytest
 from fewtune.model.passes.winograd import multiplied
 from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import compiled, te, tvm
-from fewtune.schedule.space.decision_rates import reduction_tile, shared_speed, tile_speed
+from fewtune.schedule.space.decision_rates import shared_speed
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
@@ -88,27 +88,6 @@ def test_other_weights_are_not_drawn_as_streamed(rows, channels, free):
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
 
 
-def test_inner_reductions_are_longer_with_fewer_multiply_adds_in_a_step():
-    choices = space(16).programs[0].choices
-    reduction = next(c for c in choices if c.kind == TILE and c.axis == CHANNELS)
-    random = np.random.default_rng(0)
-    means = [
-        np.mean([reduction_tile(reduction, random, adds)[1] for _ in range(DRAWS)])
-        for adds in (16.0, 1024.0)
-    ]
-    assert means[0] > 2 * means[1]
-
-
-def test_few_accumulators_are_enough_where_vectors_are_halved():
-    zen, other = (
-        CpuTraits.of(tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
-        for mcpu in ("znver4", "sapphirerapids")
-    )
-    assert (zen.vector_bytes, other.vector_bytes) == (64, 64)
-    speeds = [tile_speed(6, 16, 16, 128, traits) for traits in (zen, other)]
-    assert speeds[0] > speeds[1]
-
-
 def test_tiles_that_cover_the_rows_differ_in_what_registers_hold():
     prior, random = Prior(space(16)), np.random.default_rng(2)
     tiles = {
@@ -117,21 +96,6 @@ def test_tiles_that_cover_the_rows_differ_in_what_registers_hold():
         if covers(spatial(space(16), point), 16)
     }
     assert len({tile for tile, _ in tiles}) == len(tiles) > len({held for _, held in tiles}) > 1
-
-
-def test_another_tile_of_streamed_weights_covers_the_rows_too():
-    prior, random = Prior(space(16)), np.random.default_rng(1)
-    first = next(
-        point
-        for point in (prior.draw(random) for _ in range(DRAWS))
-        if covers(spatial(space(16), point), 16)
-    )
-    others = [prior.retiled(first, random) for _ in range(DRAWS)]
-    assert sum(covers(spatial(space(16), point), 16) for point in others) > DRAWS / 2
-    made = space(16).make(others[0])
-    assert made.schedule is not None, made.reason
-    fast = [point for point in others if prior.expected_speed(prior.tile_of(point)) > 0]
-    assert any(covers(spatial(space(16), point), 16) for point in fast)
 
 
 def test_flushing_leaves_a_buffer_as_it_is():
