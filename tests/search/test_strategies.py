@@ -57,13 +57,14 @@ def test_a_strategy_proposes_nothing_twice(name):
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_equal_seeds_search_alike(name):
-    assert search(name, 3)[1] == searched(name, 3)
-    assert search(name, 4, BATCH)[1] != searched(name, 3)[:BATCH]
+    first = search(name, 3, 2 * BATCH)[1]
+    assert search(name, 3, 2 * BATCH)[1] == first
+    assert search(name, 4, BATCH)[1] != first[:BATCH]
 
 
 @pytest.mark.parametrize("name", ["evolutionary", "annealing", "adaptive"])
 def test_a_search_beats_drawing_at_random(name):
-    seeds = range(1, 6)
+    seeds = range(1, 4)
     found = median(best_s(searched(name, seed)) for seed in seeds)
     drawn = median(best_s(searched("random", seed)) for seed in seeds)
     assert found <= drawn
