@@ -76,9 +76,10 @@ class TunedModel:
 
 def tune(
     model: str | Path,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     *,
-    dimensions: Mapping[str, int] | None = None,
+    dimensions: Mapping[str, int | Sequence[int]] | None = None,
+    paddable: Mapping[str, float] | None = None,
     constants: Mapping[str, Any] | None = None,
     inputs: str | Path | None = None,
     trials: int | None = None,
@@ -99,9 +100,13 @@ def tune(
     model : str or Path
         An ``.onnx`` file, or ``light:NAME``.
     shapes : mapping of str to sequence of int, optional
-        Static shape of each input that has dynamic dimensions.
+        Static shape of each input that has dynamic dimensions; or a sequence of such mappings, for
+        one library of several shapes.
     dimensions : mapping of str to int, optional
-        Size of each named dynamic dimension.
+        Size of each named dynamic dimension; or several sizes, for one library of several shapes.
+    paddable : mapping of str to float, optional
+        Dimensions that a session may pad up to the next shape of the library, with the value that
+        it pads with. Outputs are cut back.
     constants : mapping, optional
         Value of each input to be fixed: a number or nested lists. The tuned model lacks that input.
     inputs : str or Path, optional
@@ -156,7 +161,13 @@ def tune(
         return _tuned(
             model,
             Path(out),
-            {"shapes": shapes, "dimensions": dimensions, "constants": constants, "inputs": inputs},
+            {
+                "shapes": shapes,
+                "dimensions": dimensions,
+                "paddable": paddable,
+                "constants": constants,
+                "inputs": inputs,
+            },
             FingerprintOptions(
                 target=target, threads="auto" if threads is None else threads, device=device
             ),
@@ -192,6 +203,7 @@ def _tuned(
         replace=True,
         constants=binding["constants"],
         inputs=None if inputs is None else Path(inputs),
+        paddable=binding["paddable"],
     )
     run = Run(folder, detect_fingerprint(machine), options, strategy)
     run.go()

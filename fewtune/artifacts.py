@@ -23,6 +23,14 @@ from pydantic import (
 from fewtune.errors import InputError
 from fewtune.util.files import canonical_json, write_text
 
+# The virtual machine's function of a model, or of the largest of its shapes.
+MAIN = "main"
+
+
+def _without_empty(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The fields of an artifact without some that are empty, as earlier versions wrote them."""
+    return {key: value for key, value in values.items() if key not in names or value}
+
 
 class Part(BaseModel):
     """A piece of an artifact; files of other versions may have further fields."""
@@ -154,6 +162,30 @@ class TensorSpec(Part):
     dtype: str
 
 
+class ShapeFunction(Part):
+    """One shape of a library that holds several: its function, and what that takes and gives."""
+
+    # Name of the virtual machine's function.
+    function: str
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+
+    @property
+    def text(self) -> str:
+        """The inputs' shapes, such as ``x=1x3x48x320``."""
+        return " ".join(f"{each.name}={'x'.join(map(str, each.shape))}" for each in self.inputs)
+
+
+class PaddableDimension(Part):
+    """A dimension that a session may pad up to the next shape."""
+
+    name: str
+    value: float
+    # The axis that has it, by name of the input, and of the output that is cut back.
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
 class ImportReport(Artifact):
     """What import_model did and how far the untuned module is from onnxruntime."""
 
@@ -198,6 +230,19 @@ class ImportReport(Artifact):
     # The same over the largest magnitude in its output.
     max_relative_error: float
     notes: list[str]
+    # Every shape of a model with several, the largest first; the other fields are the first's.
+    functions: list[ShapeFunction] = []
+    paddable: list[PaddableDimension] = []
+
+    @model_serializer(mode="wrap")
+    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the lists of a model with one shape."""
+        return _without_empty(dump(self), "functions", "paddable")
+
+    def all_functions(self) -> list[ShapeFunction]:
+        """Every shape's function; of one shape, that one."""
+        only = ShapeFunction(function=MAIN, inputs=self.inputs, outputs=self.outputs)
+        return self.functions or [only]
 
 
 # With fewer operations per byte, memory decides the time of a task, such as a matrix-vector
@@ -234,6 +279,18 @@ class TaskInfo(Part):
     bytes: int
     # Estimated share of the model's time, by a roofline, 0 to 1.
     share: float
+    # Calls by function, in a model of several shapes; ``weight`` are those of the largest shape.
+    calls: dict[str, int] = {}
+
+    @model_serializer(mode="wrap")
+    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the calls of a model with one shape."""
+        return _without_empty(dump(self), "calls")
+
+    @property
+    def is_of_other_shape(self) -> bool:
+        """Whether only other shapes of the model than the largest call it."""
+        return bool(self.calls) and MAIN not in self.calls
 
     @property
     def shapes_text(self) -> str:
@@ -324,8 +381,15 @@ class Selection(Artifact):
     # Tasks in no cluster, since the bank has schedules for them, with their donors there, the most
     # similar first.
     banked: dict[str, list[BankDonor]] = {}
+    # Tasks of other shapes than the largest, with the largest's task that is most like each.
+    twins: dict[str, str] = {}
     # What was done otherwise than asked for.
     note: str = ""
+
+    @model_serializer(mode="wrap")
+    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the twins of a model with one shape."""
+        return _without_empty(dump(self), "twins")
 
     @property
     def representatives(self) -> list[str]:
@@ -390,6 +454,7 @@ RoundName = Literal[
     "search of slow tasks",
     "duels",
     "finals in the model",
+    "other shapes",
     "prediction",
 ]
 
@@ -661,6 +726,18 @@ class KernelRow(Part):
         return -(self.latency_ms or 0.0) * self.weight, self.task
 
 
+class ShapeLatency(Part):
+    """The latencies of one shape of a library that holds several, interleaved."""
+
+    # Name of the virtual machine's function.
+    function: str
+    # The inputs' shapes, such as x=1x3x48x320.
+    shapes: str
+    # By variant, as in the benchmark of the largest shape.
+    variants: dict[str, LatencyStats]
+    speedup_over_onnxruntime: Spread | None = None
+
+
 class BenchmarkReport(Artifact):
     """End-to-end latencies of one result: untuned TVM, tuned TVM, onnxruntime, interleaved."""
 
@@ -706,7 +783,14 @@ class BenchmarkReport(Artifact):
     remarks: list[str] = []
     # Of the library measured.
     library_sha256: str | None = None
+    # Each shape of a library that holds several; the other fields are the largest's.
+    shapes: list[ShapeLatency] = []
     conditions: Conditions
+
+    @model_serializer(mode="wrap")
+    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the table of a model with one shape."""
+        return _without_empty(dump(self), "shapes")
 
     @property
     def peak_pct(self) -> float | None:

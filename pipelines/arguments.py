@@ -76,9 +76,12 @@ def _only_models(command: argparse.ArgumentParser) -> None:
 
 
 def _shape_options(command: argparse.ArgumentParser) -> None:
-    dynamic = "shape of an input with dynamic dimensions"
+    dynamic = "shape of an input with dynamic dimensions; several of one make one library of all"
     _several(command, "--shape", "INPUT=1,3,224,224", dynamic)
-    _several(command, "--dimension", "NAME=1", "size of a named dynamic dimension, in every input")
+    named = "size, or sizes, of a named dynamic dimension, in every input"
+    _several(command, "--dimension", "NAME=1", named)
+    padded = "value with which a session may pad a dimension up to the next shape of the library"
+    _several(command, "--paddable", "NAME=0", padded)
 
 
 def _input_options(command: argparse.ArgumentParser) -> None:
@@ -121,6 +124,7 @@ def _add_models(commands: _Commands) -> None:
         "Check an ONNX model, copy it under models/ and list it in params.yaml.",
         "  fewtune add ~/models/detector.onnx\n"
         "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
+        "  fewtune add bert.onnx --dimension batch=1 --dimension sequence=16,32,64,128\n"
         "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
     )
     add.add_argument("source", metavar="SOURCE", help=source)

@@ -11,6 +11,8 @@ from fewtune.artifacts import (
     Conditions,
     Fingerprint,
     Metrics,
+    ShapeFunction,
+    ShapeLatency,
     ShareReport,
     TuneReport,
     failures_by_cause,
@@ -68,6 +70,16 @@ def benchmark_model(
         peers=measured.peers,
     )
     report = _report(result, measured, peak, conditions, file_sha256(library))
+    functions = result.imported.functions
+    if functions and device_of(fingerprint).can.runs_here:
+        first = _shape_latency(functions[0], measured.samples_s)
+        rest = [
+            _shape_latency(
+                each, _other_shape(each, folders.imported, library, fingerprint, options)
+            )
+            for each in functions[1:]
+        ]
+        report = report.model_copy(update={"shapes": [first, *rest]})
     report.write(directory)
     _metrics(result, report).write(directory)
     write_text(directory / "kernels.csv", kernels_csv(report.kernels))
@@ -94,6 +106,34 @@ def _measured(
     before = meter.measure() if meter else None
     measured = variants.measure(options.rounds, _KNOWN_WITHIN)
     return measured, before.larger(meter.measure()) if before and meter else None
+
+
+def _other_shape(
+    shape: ShapeFunction,
+    import_directory: Path,
+    library: Path,
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+) -> interleave.Samples:
+    """The interleaved rounds of another shape than the largest."""
+    variants = Variants(
+        import_directory,
+        {"tuned": library},
+        fingerprint,
+        options,
+        untuned=False,
+        function=shape.function,
+    )
+    return variants.measured(options.rounds, _KNOWN_WITHIN)
+
+
+def _shape_latency(shape: ShapeFunction, samples: interleave.Samples) -> ShapeLatency:
+    return ShapeLatency(
+        function=shape.function,
+        shapes=shape.text,
+        variants={name: interleave.latency_stats(taken) for name, taken in samples.items()},
+        speedup_over_onnxruntime=interleave.ratio_if_measured(samples, "onnxruntime", "tuned"),
+    )
 
 
 def _report(

@@ -11,6 +11,7 @@ from fewtune.benchmark.variants import Measurements
 from fewtune.measure.board import Board
 from fewtune.measure.interleave import Samples, median_error, turned
 from fewtune.model.import_model import read_lowered
+from fewtune.model.one_module import largest_alone
 from fewtune.runtime.executable import build_executable
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
@@ -36,7 +37,7 @@ class BoardVariants:
         self._device = fingerprint.device
         self._reference = Reference.read(import_directory)
         self._order = [spec.name for spec in ImportReport.read(import_directory).inputs]
-        untuned = build_executable(read_lowered(import_directory), board.target)
+        untuned = build_executable(largest_alone(read_lowered(import_directory)), board.target)
         self._compiled = {_UNTUNED: board.load(untuned)}
         self._tuned = {name: board.load(path) for name, path in libraries.items()}
         self._compiled |= self._tuned

@@ -14,6 +14,7 @@ import psutil
 from fewtune.artifacts import Fingerprint, ImportReport, TaskInfo
 from fewtune.machine.peak import PeakMeter, peak_meter
 from fewtune.model.import_model import read_lowered
+from fewtune.model.one_module import largest_alone
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm
@@ -42,8 +43,9 @@ class Builds(NamedTuple):
 
 
 def untuned_model(import_directory: Path, target: tvm.target.Target) -> CompiledModel:
-    """The model as TVM compiles it without schedules."""
-    return CompiledModel(build_executable(read_lowered(import_directory), target), target)
+    """The model, at the largest of its shapes, as TVM compiles it without schedules."""
+    lowered = largest_alone(read_lowered(import_directory))
+    return CompiledModel(build_executable(lowered, target), target)
 
 
 def has_room(import_directory: Path) -> bool:

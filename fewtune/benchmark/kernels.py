@@ -143,6 +143,8 @@ def kernel_rows(
     rows = []
     for task in result.tasks:
         info = task.info
+        if info.is_of_other_shape:
+            continue
         call_ms = latencies_ms.get(info.name) if calls[info.name] else None
         row = KernelRow(
             task=info.name,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import psutil
 
-from fewtune.artifacts import Fingerprint, ImportReport
+from fewtune.artifacts import MAIN, Fingerprint, ImportReport
 from fewtune.benchmark import peers
 from fewtune.benchmark.builds import untuned_model
 from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
@@ -19,7 +19,7 @@ from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.errors import InputError
 from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.measure import interleave
-from fewtune.model.import_model import REFERENCE
+from fewtune.model.import_model import REFERENCE, shape_folder
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import set_threads
@@ -74,6 +74,8 @@ class Variants:
         Begin with the last library, not the first. The library that is loaded first stays slower:
         of ResNet 50's two libraries, each with three copies, one took 2 to 5 % longer as the first
         than as the second (a Xeon). So copies are loaded in turns, in alternating order.
+    function : str
+        The libraries' function of the shape that is measured.
 
     Attributes
     ----------
@@ -96,13 +98,15 @@ class Variants:
         *,
         untuned: CompiledModel | bool = True,
         turned: bool = False,
+        function: str = MAIN,
     ) -> None:
         set_threads(fingerprint.threads)
         self._target = target_from_json(fingerprint.target)
         self._threads = fingerprint.threads
-        self._model = import_directory / REFERENCE
+        self._function, folder = function, shape_folder(import_directory, function)
+        self._model = folder / REFERENCE
         imported = ImportReport.read(import_directory)
-        self._reference = Reference.read(import_directory)
+        self._reference = Reference.read(folder)
         self._order = [spec.name for spec in imported.inputs]
         self.peers: dict[str, str] = {}
         self.remarks: list[str] = []
@@ -131,7 +135,7 @@ class Variants:
         for copy in range(self.options.copies):
             for name in names if (copy + turned) % 2 == 0 else names[::-1]:
                 if name in libraries:
-                    loaded = CompiledModel(libraries[name], self._target)
+                    loaded = CompiledModel(libraries[name], self._target).at(self._function)
                     self._set_inputs(loaded)
                     self._compiled[name].append(loaded)
                     self.runs[name].append(loaded.run)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.device import Device, device_of
+from fewtune.model.import_model import shape_folder
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library, with_own_threads
@@ -260,6 +262,20 @@ def _difference_of(
     import_directory: Path, allowance: float = 1.0
 ) -> Callable[[CompiledModel | BoardModel], Difference]:
     """A function that compares a model's outputs with onnxruntime's, which are read once."""
-    reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs
-    order = [spec.name for spec in specs]
-    return lambda compiled: reference.check_library(compiled, order, allowance)
+    references = [
+        (each.function, Reference.read(shape_folder(import_directory, each.function)), each.inputs)
+        for each in ImportReport.read(import_directory).all_functions()
+    ]
+
+    def difference(compiled: CompiledModel | BoardModel) -> Difference:
+        worst = Difference()
+        for function, reference, specs in references:
+            order = [spec.name for spec in specs]
+            found = reference.check_library(compiled.at(function), order, allowance)
+            if found.text and len(references) > 1:
+                shapes = ", ".join(f"{spec.name} {spec.shape}" for spec in specs)
+                found = replace(found, text=f"{found.text} (at the shape {shapes})")
+            worst = worst.worse(found)
+        return worst
+
+    return difference

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import tvm_ffi
 
+from fewtune.artifacts import MAIN
 from fewtune.compile.concatenations import Call, Dataflow, Place, buffer_of, calls_kernel, plan
 from fewtune.runtime.executable import IN_PLACE
 from fewtune.runtime.tvm import relax, tvm
+from fewtune.task.analysis import model_functions
 
 
 class _Region(NamedTuple):
@@ -34,7 +36,7 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     Parameters
     ----------
     module : IRModule
-        After ``CallTIRRewrite``: ``main`` allocates tensors and calls kernels with them.
+        After ``CallTIRRewrite``: functions allocate tensors and call kernels with them.
     axes : dict of int
         From `fewtune.compile.concatenations.concatenations`.
 
@@ -45,7 +47,32 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     left_out : Counter of str
         Number of removed calls, by kernel.
     """
-    main = module["main"]
+    by_function: dict[str, Counter[str]] = {}
+    for name in model_functions(module):
+        module, by_function[name] = _write_function_in_place(module, name, axes)
+    if not any(by_function.values()):
+        return module, Counter()
+    called = {
+        binding.value.op.name_hint
+        for name in model_functions(module)
+        for block in module[name].body.blocks
+        for binding in block.bindings
+        if calls_kernel(binding.value)
+    }
+    functions = {
+        symbol: function
+        for symbol, function in module.functions_items()
+        if symbol.name_hint in called or not isinstance(function, tvm.tirx.PrimFunc)
+    }
+    # Reports are about the largest shape.
+    return tvm.IRModule(functions, attrs=module.attrs), by_function[MAIN]
+
+
+def _write_function_in_place(
+    module: tvm.IRModule, name: str, axes: dict[str, int]
+) -> tuple[tvm.IRModule, Counter[str]]:
+    """`write_in_place` for one of the module's functions; kernels that it leaves out stay."""
+    main = module[name]
     graph = Dataflow(main)
     left_out, places = plan(graph, axes)
     if not left_out:
@@ -54,15 +81,9 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     bindings = rewriting.bindings({call.number for call in left_out})
     body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
     main = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    rewriting.builder.update_func(module.get_global_var("main"), main)
-    called = {binding.value.op.name_hint for binding in bindings if calls_kernel(binding.value)}
-    functions = {
-        symbol: function
-        for symbol, function in rewriting.builder.get().functions_items()
-        if symbol.name_hint in called or not isinstance(function, tvm.tirx.PrimFunc)
-    }
-    counts = Counter(call.kernel for call in left_out)
-    return tvm.IRModule(functions, attrs=module.attrs), counts
+    rewriting.builder.update_func(module.get_global_var(name), main)
+    made = rewriting.builder.get()
+    return made, Counter(call.kernel for call in left_out)
 
 
 class _Rewriting:

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import fewtune
 from fewtune.artifacts import Fingerprint, ImportReport, TensorSpec
-from fewtune.deploy.note import Function, Note, Tensor, tail
+from fewtune.deploy.note import Function, Note, Paddable, Tensor, tail
 from fewtune.runtime.host_features import needed_extensions
 from fewtune.runtime.target import architecture, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.util.files import file_sha256
 from fewtune.verify.comparison import Difference
-
-# The name that the import gives to a model's function.
-MAIN = "main"
 
 
 def seal(
@@ -26,7 +23,11 @@ def seal(
         sha256=file_sha256(library),
         model=model,
         model_sha256=imported.source_sha256,
-        functions=(Function(MAIN, MAIN, _tensors(imported.inputs), _tensors(imported.outputs)),),
+        functions=tuple(
+            Function(each.function, each.function, _tensors(each.inputs), _tensors(each.outputs))
+            for each in imported.all_functions()
+        ),
+        paddable=tuple(Paddable(**each.model_dump()) for each in imported.paddable),
         limits=imported.limits,
         target=fingerprint.target,
         architecture=architecture(target),

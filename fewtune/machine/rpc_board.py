@@ -16,12 +16,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.artifacts import Fingerprint
+from fewtune.artifacts import MAIN, Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, versions
 from fewtune.runtime.linking import export_library
@@ -248,9 +249,6 @@ def _config(text: str) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-_MAIN = "main"
-
-
 class BoardModel:
     """A compiled model on a board; as `fewtune.runtime.executable.CompiledModel`.
 
@@ -281,22 +279,29 @@ class BoardModel:
             else:
                 export_library(executable, path, link)
             session.upload(str(path))
+        self._function = MAIN
         self._machine = relax.VirtualMachine(session.load_module(path.name), self._device)
+
+    def at(self, function: str) -> BoardModel:
+        """The same model at another of its shapes."""
+        other = copy(self)
+        other._function = function
+        return other
 
     def set_inputs(self, inputs: list[np.ndarray]) -> None:
         """Copy the inputs to the board; `run` uses them until the next call."""
         tensors = [tvm.runtime.tensor(value, self._device) for value in inputs]
-        self._machine.set_input(_MAIN, *tensors)
+        self._machine.set_input(self._function, *tensors)
 
     def run(self) -> None:
         """Run once."""
-        self._machine.invoke_stateful(_MAIN)
+        self._machine.invoke_stateful(self._function)
 
     def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Run once on ``inputs`` and copy the outputs back."""
         self.set_inputs(inputs)
         self.run()
-        found = self._machine.get_outputs(_MAIN)
+        found = self._machine.get_outputs(self._function)
         several = found if isinstance(found, list | tuple) else [found]
         return [output.numpy() for output in several]
 
@@ -305,4 +310,4 @@ class BoardModel:
         timed = self._machine.time_evaluator(
             "invoke_stateful", self._device, number=1, repeat=calls
         )
-        return [float(value) for value in timed(_MAIN).results]
+        return [float(value) for value in timed(self._function).results]

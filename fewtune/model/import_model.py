@@ -6,20 +6,23 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from fewtune.artifacts import ImportReport, TensorSpec
-from fewtune.errors import InputError, VerificationError, last_line
+from fewtune.artifacts import MAIN, ImportReport, ShapeFunction, TensorSpec
+from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
 from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_checked
+from fewtune.model.one_module import one_module
 from fewtune.model.passes.winograd import Winograd
+from fewtune.model.registration import Sizes
+from fewtune.model.sizes import paddable_dimensions
 from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
@@ -61,19 +64,32 @@ class Imported:
         The model with its dynamic dimensions bound.
     reference : Reference
         The outputs and intermediate values that onnxruntime computes.
+    others : dict of Imported
+        The model at its other shapes, by function of ``lowered``, which holds them all.
     """
 
     report: ImportReport
     lowered: tvm.IRModule
     bound: onnx.ModelProto
     reference: Reference
+    others: Mapping[str, Imported] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write everything into ``directory``."""
+        """Write everything into ``directory``; other shapes have folders of their own there."""
+        for function, other in self.others.items():
+            folder = shape_folder(directory, function)
+            folder.mkdir(parents=True)
+            save(other.bound, folder / REFERENCE)
+            other.reference.write(folder)
         save(self.bound, directory / REFERENCE)
         self.reference.write(directory)
         write_text(directory / LOWERED, tvm.ir.save_json(self.lowered))
         self.report.write(directory)
+
+
+def shape_folder(directory: Path, function: str) -> Path:
+    """Where an import keeps a shape's model and onnxruntime's outputs."""
+    return directory if function == MAIN else directory / "shapes" / function
 
 
 def import_model(
@@ -130,6 +146,62 @@ def imported_model(
     set_threads(threads)
     at("the model's file was being read")
     loaded = load_registered(models_directory, name)
+    first, *rest = loaded.one_by_one()
+    found = _imported(first, target, threads, options, left_out)
+    # Steps that failed at one shape are left out of the next, so that weights are laid out alike.
+    known = dict(left_out or {})
+    others = []
+    for each in rest:
+        known |= dict(line.split(": ", 1) for line in found.report.left_out)
+        try:
+            others.append(_imported(each, target, threads, options, known))
+        except FewtuneError as fault:
+            sizes = Sizes(shapes=each.source.shapes, dimensions=each.source.dimensions)
+            raise type(fault)(f"at the shape {sizes.text}: {fault}") from fault
+    return _joined(found, others, loaded) if others else found
+
+
+def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> Imported:
+    """One import of all shapes."""
+    lowered, names = one_module([first.lowered, *(each.lowered for each in rest)])
+    others = {}
+    for number, (each, renamed) in enumerate(zip(rest, names[1:], strict=True), start=1):
+        taps = [
+            tap._replace(site=tap.site._replace(kernel=renamed[tap.site.kernel]))
+            for tap in each.reference.taps
+        ]
+        others[f"{MAIN}_{number}"] = replace(each, reference=replace(each.reference, taps=taps))
+    every = {MAIN: first} | others
+    functions = [
+        ShapeFunction(function=name, inputs=each.report.inputs, outputs=each.report.outputs)
+        for name, each in every.items()
+    ]
+    reports = [each.report for each in every.values()]
+    binding = canonical_json([each.binding for each in reports])
+    report = first.report.model_copy(
+        update={
+            "binding": hashlib.sha256(binding.encode()).hexdigest()[:12],
+            "functions": functions,
+            "paddable": paddable_dimensions(loaded.model, functions, loaded.source.paddable),
+            "allowances": max(each.allowances for each in reports),
+            "max_error": max(each.max_error for each in reports),
+            "max_relative_error": max(each.max_relative_error for each in reports),
+            "left_out": list(dict.fromkeys(line for each in reports for line in each.left_out)),
+            "notes": list(dict.fromkeys(line for each in reports for line in each.notes)),
+        }
+    )
+    return replace(first, report=report, lowered=lowered, others=others)
+
+
+def _imported(
+    loaded: LoadedModel,
+    target: tvm.target.Target,
+    threads: int,
+    options: ImportOptions,
+    left_out: Mapping[str, str] | None,
+) -> Imported:
+    """Import a model at one shape."""
+    name = loaded.name
     bound = loaded.bound()
     check_finite(bound)
     forgiving = OptionalSteps(forgiving=True)

@@ -23,6 +23,21 @@ _MAX_NAME = 100
 RESERVED_NAMES = frozenset({"bank", "fingerprint"})
 
 
+class Sizes(BaseModel):
+    """The sizes of one shape of a model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shapes: dict[str, list[NonNegativeInt]] = Field(default_factory=dict)
+    dimensions: dict[str, NonNegativeInt] = Field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """As a sentence names them, such as ``x=1,3,48,320 batch=1``."""
+        shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in self.shapes.items()]
+        return " ".join([*shapes, *(f"{name}={size}" for name, size in self.dimensions.items())])
+
+
 class ModelSource(BaseModel):
     """The registration of a model: the contents of ``models/<name>/model.yaml``."""
 
@@ -36,6 +51,14 @@ class ModelSource(BaseModel):
     )
     dimensions: dict[str, NonNegativeInt] = Field(
         default_factory=dict, description="name of a dynamic dimension to its size"
+    )
+    further: list[Sizes] = Field(
+        default_factory=list,
+        description="further shapes of the same library: shapes and dimensions of each",
+    )
+    paddable: dict[str, float] = Field(
+        default_factory=dict,
+        description="name of a dimension that a session may pad, to the value that it pads with",
     )
     constants: dict[str, Any] = Field(
         default_factory=dict, description="input bound to a value: a number, or nested lists"
@@ -79,6 +102,11 @@ class ModelSource(BaseModel):
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])
             raise InputError(f"{path}: {place + ': ' if place else ''}{first['msg']}") from None
+
+    def one_by_one(self) -> list[ModelSource]:
+        """The registration of each shape alone, the largest first."""
+        others = [each.model_dump() for each in self.further]
+        return [self.model_copy(update={"further": [], **sizes}) for sizes in [{}, *others]]
 
     def text(self) -> str:
         """The registration as YAML, without default values."""

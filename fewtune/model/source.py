@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,10 @@ from fewtune.model.registration import (
     SAMPLES_FILE,
     TAKEN_NAMES,
     ModelSource,
+    Sizes,
     name_of,
 )
+from fewtune.model.sizes import Dimensions, Shapes, check_paddable, largest_first, sizes_of
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import opset_of
@@ -54,6 +57,10 @@ class LoadedModel:
     opset: int
     samples: dict[str, np.ndarray] | None = None
 
+    def one_by_one(self) -> list[LoadedModel]:
+        """The model at each of its shapes, the largest first."""
+        return [dataclasses.replace(self, source=each) for each in self.source.one_by_one()]
+
     def bound(self) -> ModelProto:
         """The model with its dynamic dimensions and constant inputs bound.
 
@@ -75,15 +82,13 @@ class LoadedModel:
 
 def _checked(
     source: str,
-    shapes: Mapping[str, Sequence[int]] | None,
+    given: Sequence[Sizes],
     seed: int,
-    dimensions: Mapping[str, int] | None,
-    constants: Mapping[str, Any] | None,
+    constants: Mapping[str, Any],
     inputs: Path | None,
+    paddable: Mapping[str, float],
 ) -> tuple[ModelSource, dict[str, Path]]:
     """A model's registration and its files, by name in its folder, after all checks."""
-    sizes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
-    dimensions, constants = dict(dimensions or {}), dict(constants or {})
     files: dict[str, Path] = {}
     if source.startswith(LIGHT_PREFIX):
         light = source.removeprefix(LIGHT_PREFIX)
@@ -94,25 +99,42 @@ def _checked(
         model, locations = checked_file(path, TAKEN_NAMES)
         files = {MODEL_FILE: path} | {each: path.parent / each for each in locations}
         taken = {"file": MODEL_FILE}
-    constant_arrays(model, constants, sizes, dimensions)
+    for each in given:
+        constant_arrays(model, constants, each.shapes, each.dimensions)
+    first, *further = largest_first(model, given, constants) if len(given) > 1 else given
+    sizes, dimensions = first.shapes, first.dimensions
     if inputs is not None:
+        if further:
+            raise InputError(
+                "sample inputs have one shape, and several are given: give one shape, or no samples"
+            )
         sizes = sample_shapes(model, read_samples(inputs), sizes, constants)
         taken["inputs"] = SAMPLES_FILE
         files[SAMPLES_FILE] = inputs
     input_shapes(model, sizes, dimensions, constants)
-    return ModelSource(**taken, shapes=sizes, dimensions=dimensions, constants=constants), files
+    check_paddable(model, paddable)
+    registration = ModelSource(
+        **taken,
+        shapes=sizes,
+        dimensions=dimensions,
+        further=further,
+        paddable=dict(paddable),
+        constants=dict(constants),
+    )
+    return registration, files
 
 
 def add_model(
     source: str,
     models_directory: Path,
     name: str | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | Sequence[Mapping[str, Sequence[int]]] | None = None,
     seed: int = 0,
-    dimensions: Mapping[str, int] | None = None,
+    dimensions: Dimensions | None = None,
     replace: bool = False,
     constants: Mapping[str, Any] | None = None,
     inputs: Path | None = None,
+    paddable: Mapping[str, float] | None = None,
 ) -> str:
     """Register a model after all checks; if one fails, nothing is written.
 
@@ -121,13 +143,16 @@ def add_model(
     source : str
         Path of an ``.onnx`` file, or ``light:NAME``. A file is copied with its external data.
     shapes, dimensions : mapping, optional
-        See `fewtune.onnx_graph.inputs.input_shapes`.
+        See `fewtune.onnx_graph.inputs.input_shapes`; several values of one are several shapes of
+        the library (`fewtune.model.sizes.sizes_of`).
     seed : int
         Of a light model's weights.
     constants : mapping, optional
         See `fewtune.onnx_graph.inputs.constant_arrays`.
     inputs : Path, optional
         File of sample inputs; see `fewtune.onnx_graph.inputs.read_samples`.
+    paddable : mapping, optional
+        Name of a dimension that a session may pad up to the next shape, to the value for it.
     models_directory : Path
     name : str, optional
         Derived from ``source`` unless given.
@@ -147,7 +172,10 @@ def add_model(
         If the files cannot be written.
     """
     name = name_of(source, name)
-    registration, files = _checked(source, shapes, seed, dimensions, constants, inputs)
+    sizes = sizes_of(shapes, dimensions)
+    registration, files = _checked(
+        source, sizes, seed, dict(constants or {}), inputs, dict(paddable or {})
+    )
     folder = models_directory / name
     if not replace:
         _refuse_another(folder, registration, files)
@@ -184,7 +212,8 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
             raise InputError(f"{path}: external data cannot be read: {error}") from None
         digest = digest_of(path, locations)
     samples = read_samples(folder / source.inputs) if source.inputs is not None else None
-    input_shapes(model, source.shapes, source.dimensions, source.constants)
+    for each in source.one_by_one():
+        input_shapes(model, each.shapes, each.dimensions, each.constants)
     if samples is not None:
         sample_shapes(model, samples, source.shapes, source.constants)
     return LoadedModel(name, model, source, digest, opset_of(model), samples)

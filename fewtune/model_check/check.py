@@ -29,7 +29,7 @@ from fewtune.util.validation import complaint
 
 def check(
     model: str | Path | CheckJob,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     **further: Any,
 ) -> CheckReport:
     """Report what a run would do with a model, without tuning or registering it.
@@ -40,7 +40,7 @@ def check(
         An ``.onnx`` file, ``light:NAME``, or the name of a registered model; or a job
         with all arguments.
     shapes : mapping, optional
-        Shapes of the model's inputs.
+        Shapes of the model's inputs, or a sequence of such mappings for several.
     **further
         The other attributes of `fewtune.model_check.job.CheckJob`, by name.
 
@@ -126,6 +126,7 @@ def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
         job.dimensions,
         constants=job.constants,
         inputs=job.inputs,
+        paddable=job.paddable,
     )
     return models, name
 

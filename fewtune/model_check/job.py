@@ -5,7 +5,7 @@ This module loads no TVM, so that a process that starts a check stays light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class CheckJob(Job):
     model : str or Path
         An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
         ``models_directory``.
-    shapes, dimensions, constants : mapping, optional
+    shapes, dimensions, paddable, constants : mapping, optional
         See `fewtune.model.source.add_model`.
     inputs : str or Path, optional
         An ``.npz`` file of sample inputs, input name to array.
@@ -43,8 +43,9 @@ class CheckJob(Job):
     """
 
     model: str | Path
-    shapes: Mapping[str, Any] | None = None
+    shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     dimensions: Mapping[str, Any] | None = None
+    paddable: Mapping[str, float] | None = None
     constants: Mapping[str, Any] | None = None
     inputs: Path | None = None
     seed: int = 0
@@ -58,4 +59,5 @@ class CheckJob(Job):
     @property
     def is_bound(self) -> bool:
         """Whether the job binds shapes, dimensions or values of the model's inputs."""
-        return bool(self.shapes or self.dimensions or self.constants or self.inputs)
+        given = (self.shapes, self.dimensions, self.paddable, self.constants, self.inputs)
+        return any(given)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, Spread
+from collections.abc import Sequence
+
+from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, ShapeLatency, Spread
 from fewtune.report.tables import comparisons_markdown, conditions_text
 from fewtune.report.time_breakdown import steps_markdown
 from fewtune.trial.outcome import WRONG_OUTPUT
@@ -115,11 +117,33 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"{_over('onnxruntime', report.speedup_over_onnxruntime)}"
         f"{_over('OpenVINO', report.speedup_over_openvino)}; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
-        f"{_peak_text(report)}{steps_markdown(report.steps)}"
+        f"{_shapes_text(report)}{_peak_text(report)}{steps_markdown(report.steps)}"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
         f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"
     )
+
+
+def shapes_table(shapes: Sequence[ShapeLatency]) -> Table:
+    """Latency by shape beside the peers', for a library of several."""
+    peers = [name for name in shapes[0].variants if name not in ("tuned", "untuned")]
+    rows = []
+    for each in shapes:
+        over = each.speedup_over_onnxruntime
+        medians = [each.variants.get(name) for name in ["tuned", *peers]]
+        rows.append(
+            [
+                each.shapes,
+                *(number(None if stats is None else stats.median_ms) for stats in medians),
+                MISSING if over is None else f"{over.median:.2f} [{over.p10:.2f} - {over.p90:.2f}]",
+            ]
+        )
+    heads = ["shape", "tuned ms", *(f"{name} ms" for name in peers), "x over onnxruntime"]
+    return Table(heads, rows)
+
+
+def _shapes_text(report: BenchmarkReport) -> str:
+    return f"{shapes_table(report.shapes).markdown()}\n" if report.shapes else ""
 
 
 def _over(peer: str, over: Spread | None) -> str:

@@ -6,11 +6,13 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fewtune.artifacts import MAIN
 from fewtune.runtime import vector_math
 from fewtune.runtime.linking import load_library
 from fewtune.runtime.special_values import PIPELINE
@@ -124,6 +126,13 @@ class CompiledModel:
         self._machine = relax.VirtualMachine(executable, self.device)
         self._watched: relax.VirtualMachine | None = None
         self._inputs: list[tvm.runtime.Tensor] = []
+        self._function = MAIN
+
+    def at(self, function: str) -> CompiledModel:
+        """The same model at another of its shapes: weights and code are shared."""
+        other = copy(self)
+        other._function, other._inputs = function, []
+        return other
 
     def set_inputs(self, inputs: list[np.ndarray]) -> None:
         """Copy the inputs to the device; `run` uses them until the next call."""
@@ -131,7 +140,7 @@ class CompiledModel:
 
     def run(self) -> list[tvm.runtime.Tensor]:
         """Run once; returns when the device has finished."""
-        return self._finished(self._machine["main"](*self._inputs))
+        return self._finished(self._machine[self._function](*self._inputs))
 
     def _finished(self, outputs: Any) -> list[tvm.runtime.Tensor]:
         self.device.sync()
@@ -211,4 +220,4 @@ class CompiledModel:
                 watch(symbol, is_before, arguments)
 
         self._watched.set_instrument(instrument)
-        return self._finished(self._watched["main"](*inputs))
+        return self._finished(self._watched[self._function](*inputs))

@@ -11,6 +11,7 @@ from fewtune.artifacts import BankDonor, Selection
 from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
 from fewtune.selection.options import SelectOptions
+from fewtune.selection.twins import twins_of
 from fewtune.selection.worth_tuning import (
     SEARCHED_OPERATORS,
     is_small,
@@ -67,10 +68,27 @@ def select_tasks(
     """
     if options.method == PREDICT:
         return _for_prediction(tasks, options, model=model, strategy=strategy)
-    worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
+    twins = {} if options.method == "all" else twins_of([task.info for task in tasks])
+    worth = [
+        task
+        for task in tasks
+        if is_worth_searching(task.info, options.min_share) and task.info.name not in twins
+    ]
     donors = bank if options.method != "all" else None
     spaces = {task.info.name: _space(task, target, donors) for task in worth}
-    return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
+    rest = [task for task in tasks if task.info.name not in twins]
+    selection, matrix = select_from_spaces(
+        rest, spaces, options, model=model, strategy=strategy, bank=bank
+    )
+    served = {*selection.representatives, *selection.dependents, *selection.alone}
+    served |= {*selection.small, *selection.banked}
+    idle = [name for name, twin in twins.items() if twin not in served]
+    return selection.model_copy(
+        update={
+            "twins": {name: twin for name, twin in twins.items() if twin in served},
+            "set_aside": selection.set_aside + idle,
+        }
+    ), matrix
 
 
 def _for_prediction(

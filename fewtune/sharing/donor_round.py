@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fewtune.artifacts import RoundName
 from fewtune.sharing.candidates import Offers
 from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 
 FIRST: Literal["first donors"] = "first donors"
+OTHER_SHAPES: Literal["other shapes"] = "other shapes"
 # Candidates of several tasks are built together, so that no worker is idle.
 _MODULES_A_BATCH = 16
 
@@ -30,7 +32,6 @@ class _Opening(NamedTuple):
     def event_fields(self) -> dict[str, Any]:
         """What its event in the journal holds besides trials."""
         return {
-            "round": FIRST,
             "donors": [offer.donor for offer in self.offers.likeliest],
             "ranks": [offer.rank for offer in self.offers.likeliest],
             "offered": self.offers.offered,
@@ -45,14 +46,17 @@ class DonorRound:
     ----------
     session : Session
         Its journal holds which tasks had the round, and gets the trials.
+    name : str
+        Of the round, in the journal.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, name: RoundName = FIRST) -> None:
         self._session = session
+        self._name = name
         self._had: set[str] = set()
         self._trials = 0
         for event in session.journal.events:
-            if event["kind"] == "batch" and event.get("round") == FIRST:
+            if event["kind"] == "batch" and event.get("round") == name:
                 self._had.add(event["task"])
                 self._trials += len(event["trials"])
 
@@ -101,7 +105,8 @@ class DonorRound:
         """Measure a batch, note it, and learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
-        measured = session.take_turns(turns, [opening.event_fields for opening in batch])
+        fields = [{"round": self._name, **opening.event_fields} for opening in batch]
+        measured = session.take_turns(turns, fields)
         for turn in turns:
             self._had.add(turn.state.task.info.name)
             self._trials += len(turn.proposals)

@@ -89,6 +89,8 @@ class ShareJob:
         Whether the tasks were tuned with their weights in memory.
     small : list of str
         Takers that only take a schedule if their default takes much of the model's time.
+    twins : list of str
+        Takers of other shapes of the model: in the end they take what their twins came to.
     rules : SharingRules
     """
 
@@ -101,6 +103,7 @@ class ShareJob:
     model: Path | None = None
     cold_weights: bool = False
     small: list[str] = field(default_factory=list)
+    twins: list[str] = field(default_factory=list)
     rules: SharingRules = field(default_factory=SharingRules)
 
     def as_json(self) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class ShareJob:
             "model": None if self.model is None else str(self.model),
             "cold_weights": self.cold_weights,
             "small": self.small,
+            "twins": self.twins,
             "rules": self.rules.as_json(),
         }
 
@@ -137,5 +141,6 @@ class ShareJob:
             model=None if given["model"] is None else Path(given["model"]),
             cold_weights=given["cold_weights"],
             small=given["small"],
+            twins=given["twins"],
             rules=SharingRules.from_json(given["rules"]),
         )

@@ -66,6 +66,7 @@ def plan(
         options=options,
         cold_weights=tuned.cold_weights,
         small=selection.small,
+        twins=sorted(selection.twins),
     )
 
 
@@ -81,6 +82,7 @@ def takers_of(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
         **{name: [donor] for name, donor in selection.dependents.items()},
         **{name: [] for name in [*selection.alone, *selection.small]},
         **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
+        **{name: [twin] for name, twin in selection.twins.items()},
     }
     return {name: first[name] for name in sorted(first)}
 

@@ -17,7 +17,7 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.finals.finals import Final
-from fewtune.sharing.donor_round import FIRST
+from fewtune.sharing.donor_round import FIRST, OTHER_SHAPES
 from fewtune.sharing.job import RULES, SharingRules
 from fewtune.sharing.search_round import SEARCHED
 from fewtune.sharing.session import KNOWN
@@ -44,6 +44,8 @@ _RULES: dict[RoundName, str] = {
     "winner of the race takes longer here than the winner of the duel",
     _FINALS: "the fastest few of each heavy task (up to share_schedules.finals) take turns in the "
     "model; the fastest there is taken, counting what the kernels after it lose",
+    OTHER_SHAPES: "each task of another shape measures the schedule that the largest shape's task "
+    "like it has now, moved to its own extents",
 }
 
 
@@ -112,7 +114,7 @@ def share_rounds(
         name
         for name in _RULES
         if (taken or name != KNOWN)
-        and (name != SEARCHED or any(event.get("round") == SEARCHED for event in events))
+        and (name not in (SEARCHED, OTHER_SHAPES) or any(e.get("round") == name for e in events))
         and (held is not None or name != _FINALS)
         and (duels or name != _DUELS)
     ]

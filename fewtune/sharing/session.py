@@ -12,6 +12,7 @@
    (`fewtune.sharing.search_round`).
 6. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
    possible, they take turns alone (`fewtune.tuning.remeasure`).
+7. A task of another shape of the model takes what the largest shape's task like it has then.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from fewtune.finals.finalists import contenders_of
 from fewtune.finals.finals import Final, Finals
 from fewtune.options import TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import move
+from fewtune.schedule.space.transfer import donation_of, move
 from fewtune.search.warm_start import teach
 from fewtune.sharing.candidates import Offers, offers_for
-from fewtune.sharing.donor_round import DonorRound
+from fewtune.sharing.donor_round import OTHER_SHAPES, DonorRound
 from fewtune.sharing.job import ShareJob
 from fewtune.sharing.search_round import SearchRound
 from fewtune.trial.outcome import RequestFailedError, WorkerLostError
@@ -60,6 +61,9 @@ def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float)
 
 
 KNOWN: Literal["known"] = "known"
+# Schedules of a twin that are moved, and how many of them are measured: its best, unless the
+# predictor doubts it there.
+_TWIN_DONATIONS, _TWIN_TRIALS = 3, 1
 # Cost models learn from so many trials of a donor: half its best, half of the rest.
 _TAUGHT = 48
 
@@ -91,13 +95,14 @@ class Sharing(Session):
         self.takers = job.takers
         self.donations = job.donations
         self._known = job.known
-        self._small = frozenset(job.small)
+        self._small, self._twins = frozenset(job.small), frozenset(job.twins)
         self._rules = job.rules
         self._bank = job.bank
         self._tuned = job.tuned
         self.sharing = sharing
         self._in_model = InModel(finals, self)
         self._round = DonorRound(self)
+        self._last_round = DonorRound(self, OTHER_SHAPES)
         self._searched = SearchRound(self, job.rules)
 
     @property
@@ -105,7 +110,7 @@ class Sharing(Session):
         """Trials to be measured, as far as known."""
         searched = sum(state.taken is None for state in self._takers() if not self._is_small(state))
         offered = max(self._round.trials, self.sharing.trials_per_task * searched)
-        return offered + self._searched.trials
+        return offered + self._searched.trials + self._last_round.trials
 
     def is_done(self) -> bool:
         """Whether the journal is of a session that ended."""
@@ -123,17 +128,25 @@ class Sharing(Session):
         small = [state for state in rest if self._is_small(state)]
         self.measure_defaults(list(filter(self._is_small, self.state.without_default())))
         self._hold([state for state in small if self._part(state) >= self._rules.small_part])
-        self.measure_defaults(
-            behind(self.state.without_default(), self.rates(), self._rules.doubtful)
-        )
+        self._measure_doubtful(self._takers())
         if is_on("search_of_slow_tasks"):
             self._searched.hold(self._takers())
         return "trials"
 
     def conclude(self) -> None:
-        """Hold finals in the model or, if there are none, duels of each task's fastest."""
+        """Hold finals in the model or, if there are none, duels; then serve other shapes."""
         if not self._in_model.decides():
             self.hold_duels(self._takers())
+        twins = [name for name in self.takers if name in self._twins]
+        if twins:
+            self._last_round.hold(twins, self._offers_of_twin)
+            self._measure_doubtful([self.state.tasks[name] for name in twins])
+
+    def _measure_doubtful(self, states: list[TaskState]) -> None:
+        """Measure the default schedules of those tasks that are slower than similar ones."""
+        names = {state.task.info.name for state in states}
+        without = [s for s in self.state.without_default() if s.task.info.name in names]
+        self.measure_defaults(behind(without, self.rates(), self._rules.doubtful))
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """The trials of a task that are measured again, if it takes enough of the model's time."""
@@ -168,6 +181,22 @@ class Sharing(Session):
             for_finals=self._in_model.can_be_asked,
         )
 
+    def _offers_of_twin(self, state: TaskState) -> Offers:
+        """The schedules that the twin has, the best first; none if it keeps its default."""
+        (name,) = self.takers[state.task.info.name]
+        twin = self.state.tasks[name]
+        default = twin.default.key if twin.default is not None else None
+        best = twin.ranked()[:_TWIN_DONATIONS]
+        if not best or best[0].key == default:
+            return Offers([], 0, {})
+        donations = [donation_of(twin.task.mod, each.trace) for each in best if each.key != default]
+        return offers_for(
+            self.searches.of(state),
+            [(name, donations)],
+            self.sharing.model_copy(update={"trials_per_task": _TWIN_TRIALS}),
+            state.task.info,
+        )
+
     def _teach(self) -> None:
         """Let cost model and predictor learn from the donors' trials, and from the bank's."""
         teach(self.searches.knowledge, self._taught())
@@ -183,7 +212,8 @@ class Sharing(Session):
                 yield self.searches.space_of(state), _spread(prior.trials)
 
     def _takers(self) -> list[TaskState]:
-        return [self.state.tasks[name] for name in self.takers]
+        """The tasks of the largest shape that take schedules."""
+        return [self.state.tasks[name] for name in self.takers if name not in self._twins]
 
     def _take_known(self) -> None:
         """Take the bank's schedules of these very tasks, with their times there.

@@ -226,17 +226,34 @@ def _bytes_of(dtype: str) -> int:
 
 
 def kernel_calls(lowered: tvm.IRModule) -> list[tuple[str, list[relax.Expr]]]:
-    """Every kernel that ``main`` calls, with the arguments of the call, in no stated order."""
+    """Every kernel that is called, with the arguments of the call, in no stated order."""
     return [(call.args[0].name_hint, _arguments(call)) for call in _calls(lowered)]
 
 
 def call_counts(lowered: tvm.IRModule) -> Counter[str]:
-    """How often ``main`` calls each kernel."""
+    """How often each kernel is called."""
     return Counter(name for name, _ in kernel_calls(lowered))
 
 
+def model_functions(lowered: tvm.IRModule) -> list[str]:
+    """The functions that call kernels: ``main``, and one for each further shape."""
+    return [
+        symbol.name_hint
+        for symbol, function in lowered.functions_items()
+        if isinstance(function, relax.Function)
+    ]
+
+
+def calls_by_function(lowered: tvm.IRModule) -> dict[str, Counter[str]]:
+    """How often each function calls each kernel."""
+    return {
+        name: Counter(call.args[0].name_hint for call in _calls_of(lowered[name]))
+        for name in model_functions(lowered)
+    }
+
+
 def calls_fit(lowered: tvm.IRModule) -> bool:
-    """Whether ``main`` calls every kernel with tensors of the shapes and types that it takes.
+    """Whether every kernel is called with tensors of the shapes and types that it takes.
 
     TVM's ``well_formed`` compares with what it noted of a kernel when that was added, not with the
     kernel.
@@ -245,6 +262,10 @@ def calls_fit(lowered: tvm.IRModule) -> bool:
 
 
 def _calls(lowered: tvm.IRModule) -> list[relax.Call]:
+    return [call for name in model_functions(lowered) for call in _calls_of(lowered[name])]
+
+
+def _calls_of(function: relax.Function) -> list[relax.Call]:
     found: list[relax.Call] = []
 
     def visit(expression: relax.Expr) -> None:
@@ -252,7 +273,7 @@ def _calls(lowered: tvm.IRModule) -> list[relax.Call]:
         if is_call and isinstance(expression.args[0], tvm.ir.GlobalVar):
             found.append(expression)
 
-    relax.analysis.post_order_visit(lowered["main"], visit)
+    relax.analysis.post_order_visit(function, visit)
     return found
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tvm_ffi
 
-from fewtune.artifacts import TaskInfo, TaskTable
+from fewtune.artifacts import MAIN, TaskInfo, TaskTable
 from fewtune.errors import InputError
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
-from fewtune.task.analysis import KernelCost, analyse, call_counts
+from fewtune.task.analysis import KernelCost, analyse, calls_by_function
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
 
@@ -63,8 +63,8 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
     tasks : list of Task
         Named after the first kernel of equal structure; ordered by estimated share, then name.
     """
-    calls = call_counts(lowered)
-    weights: Counter[str] = Counter()
+    calls = calls_by_function(lowered)
+    weights: dict[str, Counter[str]] = {function: Counter() for function in calls}
     first: dict[str, tuple[str, tvm.IRModule]] = {}
     for symbol, function in lowered.functions_items():
         if not isinstance(function, tvm.tirx.PrimFunc):
@@ -73,19 +73,26 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
             continue
         module = task_module(function)
         digest = workload_hash(module)
-        weights[digest] += calls[symbol.name_hint]
+        for function_name, counts in calls.items():
+            weights[function_name][digest] += counts[symbol.name_hint]
         first.setdefault(digest, (symbol.name_hint, module))
     costs: dict[str, KernelCost] = {
         digest: analyse(name, module) for digest, (name, module) in first.items()
     }
-    whole = sum(cost.weight_of_one_call * weights[digest] for digest, cost in costs.items())
+    wholes = {
+        function: sum(cost.weight_of_one_call * counts[digest] for digest, cost in costs.items())
+        for function, counts in weights.items()
+    }
     tasks = []
     for digest, (name, module) in first.items():
         cost = costs[digest]
+        called = {function: counts[digest] for function, counts in weights.items()}
+        # A kernel of a small shape is as dear to that shape as another to the largest.
+        by_shape = {f: cost.weight_of_one_call * called[f] / wholes[f] for f in called}
         info = TaskInfo(
             name=name,
             workload=digest,
-            weight=weights[digest],
+            weight=called[MAIN],
             anchor=cost.anchor,
             operator=cost.operator,
             shapes=cost.shapes,
@@ -93,7 +100,8 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
             flops=cost.flops,
             byte_flops=cost.byte_flops,
             bytes=cost.bytes,
-            share=cost.weight_of_one_call * weights[digest] / whole,
+            share=by_shape[MAIN] if called[MAIN] else max(by_shape.values()),
+            calls={f: count for f, count in called.items() if count} if len(called) > 1 else {},
         )
         tasks.append(Task(info, module))
     return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))

@@ -12,7 +12,7 @@ import tvm_ffi
 
 from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import build, relax, tvm
-from fewtune.task.analysis import call_counts, kernel_calls
+from fewtune.task.analysis import call_counts, kernel_calls, model_functions
 from fewtune.tvm_compat.values import is_constant
 
 FREE = "layout_free_buffers"
@@ -34,7 +34,7 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
     Parameters
     ----------
     lowered : IRModule
-        Fused kernels; ``main`` calls them with constants.
+        Fused kernels, called with constants.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
             folded[variable] = function
     folded = _laid_out(folded, set(scheduled.functions))
     # The permuting kernels, and the kernels before splitting, remain but are not called.
-    needed = {"main", *call_counts(folded)}
+    needed = {*model_functions(folded), *call_counts(folded)}
     # Splitting a kernel loses the mark, which says what may be prefetched.
     marks = {
         variable.name_hint + PREPACKED: function.attrs[FREE]
@@ -175,16 +175,32 @@ def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
     kept : set of GlobalVar
         The functions that existed before kernels were split.
     """
-    main = split["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    calls = [each for each in bindings if _permutes(each.value, kept)]
-    if not calls:
+    calls = {
+        name: [
+            binding
+            for block in split[name].body.blocks
+            for binding in block.bindings
+            if _permutes(binding.value, kept)
+        ]
+        for name in model_functions(split)
+    }
+    kernels = {binding.value.args[0] for each in calls.values() for binding in each}
+    if not kernels:
         return split
-    kernels = {binding.value.args[0] for binding in calls}
     named = {
         kernel: split[kernel].with_attr("global_symbol", kernel.name_hint) for kernel in kernels
     }
     permute = build(tvm.IRModule(named), tvm.target.Target("llvm"))
+    for name, each in calls.items():
+        _lay_out(split, name, each, permute)
+    return split
+
+
+def _lay_out(
+    split: tvm.IRModule, name: str, calls: list[relax.Binding], permute: tvm.runtime.Module
+) -> None:
+    """Replace calls that permute weights, of one function, by the permuted weights."""
+    main = split[name]
     laid_out: dict[relax.Expr, relax.Expr] = {}
     for binding in calls:
         kernel, given = binding.value.args[0], binding.value.args[1].fields[0].value
@@ -203,8 +219,7 @@ def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
         blocks.append(type(block)(rest))
     body = relax.SeqExpr(blocks, main.body.body)
     changed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    split.update_func(split.get_global_var("main"), changed)
-    return split
+    split.update_func(split.get_global_var(name), changed)
 
 
 def _permutes(value: relax.Expr, kept: set[tvm.ir.GlobalVar]) -> bool:

@@ -16,8 +16,10 @@ from fewtune.errors import InputError, quoted
 class Given:
     """The inputs of one model, as options give them."""
 
-    shapes: dict[str, list[int]]
-    dimensions: dict[str, int]
+    # Of one shape, or of several of one library.
+    shapes: dict[str, list[list[int]]]
+    dimensions: dict[str, list[int]]
+    paddable: dict[str, float]
     constants: dict[str, Any]
     inputs: Path | None
 
@@ -31,13 +33,16 @@ class Given:
             If a text has another form, or a name is given twice.
         """
 
-        def read(option: str, form: str, value: Callable[[str], Any]) -> dict[str, Any]:
-            return _read(f"--{option}", getattr(options, option, ()), form, value)
+        def read(
+            option: str, form: str, value: Callable[[str], Any], *, several: bool = False
+        ) -> dict[str, Any]:
+            return _read(f"--{option}", getattr(options, option, ()), form, value, several)
 
         inputs = getattr(options, "inputs", None)
         return cls(
-            read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes),
-            read("dimension", "a whole number, as NAME=1", int),
+            read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes, several=True),
+            read("dimension", "a whole number or several, as NAME=1 or NAME=16,32", _sizes),
+            read("paddable", "the value to pad with, as NAME=0", float),
             read("constant", "a number, true, a list or an .npy file, as INPUT=16000", _constant),
             None if inputs is None else Path(inputs),
         )
@@ -45,7 +50,7 @@ class Given:
     @property
     def any(self) -> bool:
         """Whether anything is given."""
-        return bool(self.shapes or self.dimensions or self.constants or self.inputs)
+        return any(vars(self).values())
 
     def add(
         self, source: str, models: Path, name: str | None, seed: int = 0, replace: bool = False
@@ -63,6 +68,7 @@ class Given:
             replace,
             self.constants,
             self.inputs,
+            self.paddable,
         )
 
 
@@ -79,7 +85,11 @@ def _constant(text: str) -> Any:
 
 
 def _read(
-    option: str, texts: Sequence[str], form: str, value: Callable[[str], Any]
+    option: str,
+    texts: Sequence[str],
+    form: str,
+    value: Callable[[str], Any],
+    several: bool,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
@@ -87,10 +97,10 @@ def _read(
         name, equals, given = text.rpartition("=")
         if not equals or not name:
             raise InputError(f"{option} {text}: give {form}")
-        if name in found:
+        if name in found and not several:
             raise InputError(f"{option} {text}: {name!r} is given twice")
         try:
-            found[name] = value(given)
+            found[name] = [*found.get(name, []), value(given)] if several else value(given)
         except (OSError, ValueError, EOFError, RecursionError) as error:
             why = f" ({quoted(error)})" if given.endswith(".npy") else ""
             raise InputError(f"{option} {text}: give {form}{why}") from None

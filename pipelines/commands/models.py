@@ -78,6 +78,7 @@ def _checked(options: argparse.Namespace, given: Given, root: Path | None) -> Ch
         model=options.source,
         shapes=given.shapes,
         dimensions=given.dimensions,
+        paddable=given.paddable,
         constants=given.constants,
         inputs=given.inputs,
         seed=options.seed,

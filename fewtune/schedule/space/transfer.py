@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fewtune.artifacts import TaskInfo
+from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,
     LOCATION,
@@ -134,6 +135,13 @@ class Donation:
             for kind, decision, candidates in entry["given"]
         )
         return Donation(tuple(entry["form"]), samples, entry["program"])
+
+
+def donation_of(module: tvm.IRModule, trace: Any) -> Donation:
+    """The donation of a task's trace, given as JSON values."""
+    schedule = tvm.s_tir.Schedule(module)
+    tvm.s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
+    return Donation.of(schedule.trace)
 
 
 def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
