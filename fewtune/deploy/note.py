@@ -60,6 +60,17 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Paddable:
+    """A dimension that may be padded up to the next shape, and with which value."""
+
+    name: str
+    value: float
+    # The axis that has it, by name of the input, and of the output that is cut back.
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Note:
     """What a library says of itself."""
 
@@ -86,6 +97,8 @@ class Note:
     # Measured medians of this library and its peers, if known, and their conditions.
     latencies_ms: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
+    # What its users may pad.
+    paddable: tuple[Paddable, ...] = field(default_factory=tuple)
 
     @property
     def runs_on_cpu(self) -> bool:
@@ -164,10 +177,13 @@ def _check(note: Note) -> None:
     """Raise an error if a note says what no library can be."""
     tensors = [each for one in note.functions for each in (*one.inputs, *one.outputs)]
     names = {each.name for one in note.functions for each in one.inputs}
+    ranks = {each.name: len(each.shape) for each in tensors}
+    padded = [pair for one in note.paddable for pair in (*one.inputs.items(), *one.outputs.items())]
     sound = (
         note.functions
         and note.threads > 0
         and names >= note.limits.keys()
+        and all(0 <= axis < ranks.get(name, 0) for name, axis in padded)
         and all(each.dtype in TYPES and min(each.shape, default=0) >= 0 for each in tensors)
     )
     if not sound or not isinstance(json.loads(note.target), dict):

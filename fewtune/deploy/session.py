@@ -23,6 +23,7 @@ from fewtune.deploy.runtime import (
     runtime,
     tensor_at,
 )
+from fewtune.deploy.shapes import Padded, Peer, Runs, padding_for
 from fewtune.errors import InputError, MachineError
 
 # Kernels read inputs by instructions that want addresses that are multiples of this.
@@ -67,6 +68,13 @@ class InferenceSession:
     threads : int, optional
         That each call runs on; unless given, as many as the library was tuned for, or as this
         process may use if these are fewer.
+    fallback : str or Path, optional
+        The ONNX file, which onnxruntime runs on shapes that the library lacks.
+
+    Attributes
+    ----------
+    served_by : str or None
+        What served the last call: the shape of the library, padded or not, or onnxruntime.
 
     Raises
     ------
@@ -91,8 +99,14 @@ class InferenceSession:
         provider_options: Any = None,
         *,
         threads: int | None = None,
+        fallback: str | Path | None = None,
     ) -> None:
         self._path = Path(path)
+        self._fallback = None if fallback is None else Path(fallback)
+        if self._fallback is not None and not self._fallback.is_file():
+            raise InputError(f"{fallback} is missing: give the ONNX file, or no fallback")
+        self.served_by: str | None = None
+        self._peer: Peer | None = None
         self.note = require_runnable(self._path)
         asked = threads or getattr(sess_options, "intra_op_num_threads", 0) or None
         self._threads = _threads(asked, self.note.threads)
@@ -201,7 +215,7 @@ class InferenceSession:
         given = self._called(bound, arrays)
         return [given[spec.name] for spec in chosen]
 
-    def _chosen(self, bound: _Bound, names: Sequence[str] | None) -> Sequence[Tensor]:
+    def _chosen(self, bound: Runs, names: Sequence[str] | None) -> Sequence[Tensor]:
         if names is None:
             return bound.function.outputs
         known = {spec.name: spec for spec in bound.function.outputs}
@@ -210,7 +224,24 @@ class InferenceSession:
                 raise InputError(f"the model has no output {name!r}: it has {', '.join(known)}")
         return [known[name] for name in names]
 
-    def _checked(self, input_feed: Mapping[str, Any]) -> tuple[_Bound, list[np.ndarray]]:
+    def _serving(self, arrays: list[np.ndarray]) -> tuple[Runs, list[np.ndarray]]:
+        """What serves arrays of these shapes, and the arrays for it."""
+        bound = self._bound.get(tuple(array.shape for array in arrays))
+        if bound is not None:
+            return bound, arrays
+        padding = padding_for(self.note, arrays)
+        if padding is not None:
+            shapes = tuple(spec.shape for spec in padding.function.inputs)
+            padded = Padded(self._bound[shapes], padding, self.note)
+            return padded, padded.padded(arrays)
+        if self._fallback is None:
+            raise InputError(_unlike(self.note.functions, arrays))
+        with self._lock:
+            if self._peer is None:
+                self._peer = Peer(self._fallback, self.note, self._threads)
+        return self._peer, arrays
+
+    def _checked(self, input_feed: Mapping[str, Any]) -> tuple[Runs, list[np.ndarray]]:
         """The function for what was given, and its arrays in order."""
         if input_feed.keys() != self._names:
             raise InputError(
@@ -218,9 +249,7 @@ class InferenceSession:
             )
         specs = self.note.functions[0].inputs
         arrays = [_array(spec, input_feed[spec.name]) for spec in specs]
-        bound = self._bound.get(tuple(array.shape for array in arrays))
-        if bound is None:
-            raise InputError(_unlike(self.note.functions, arrays))
+        bound, arrays = self._serving(arrays)
         for name, (lowest, highest) in self.note.limits.items():
             array = arrays[bound.places[name]]
             if array.size and (
@@ -233,7 +262,7 @@ class InferenceSession:
                 )
         return bound, arrays
 
-    def _called(self, bound: _Bound, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def _called(self, bound: Runs, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Run a function; the outputs share TVM's memory."""
         with self._lock:
             if self._is_running:
@@ -243,15 +272,17 @@ class InferenceSession:
                 )
             self._is_running = True
             try:
-                return bound.run(arrays)
+                given = bound.run(arrays)
+                self.served_by = bound.text
+                return given
             except TVMError as fault:
                 raise MachineError(f"{self._path} failed while it ran: {fault}") from None
             finally:
                 self._is_running = False
 
     def _renew(self) -> None:
-        """Forget, in a forked child, who held the lock in the parent."""
-        self._lock = threading.RLock()
+        """Forget, in a forked child, who held the lock in the parent, and onnxruntime's threads."""
+        self._lock, self._peer = threading.RLock(), None
 
 
 class _Memory:
@@ -274,6 +305,9 @@ class _Bound:
     def __init__(self, machine: Machine, function: Function) -> None:
         self.function = function
         self.places = {spec.name: place for place, spec in enumerate(function.inputs)}
+        self.text = " ".join(
+            f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in function.inputs
+        )
         self._runtime = machine.runtime
         self._machine = machine
         self._function = machine.function(function.function)

@@ -183,6 +183,14 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
             "binding": hashlib.sha256(binding.encode()).hexdigest()[:12],
             "functions": functions,
             "paddable": paddable_dimensions(loaded.model, functions, loaded.source.paddable),
+            # Each shape's indices are safe in every other.
+            "limits": {
+                name: (
+                    max(each.limits[name][0] for each in reports if name in each.limits),
+                    min(each.limits[name][1] for each in reports if name in each.limits),
+                )
+                for name in {name: None for each in reports for name in each.limits}
+            },
             "allowances": max(each.allowances for each in reports),
             "max_error": max(each.max_error for each in reports),
             "max_relative_error": max(each.max_relative_error for each in reports),

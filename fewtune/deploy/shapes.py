@@ -1,0 +1,163 @@
+"""Inputs of a shape that a library lacks: padded up to one that it has, or onnxruntime's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fewtune.deploy.note import Function, Note, Tensor
+from fewtune.errors import InputError, MachineError
+
+
+class Runs(Protocol):
+    """A function that serves calls, and what names it."""
+
+    function: Function
+    places: dict[str, int]
+    text: str
+
+    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run on arrays that fit."""
+
+
+class Padding(NamedTuple):
+    """How inputs are padded: the function that takes them, and each dimension's size as given."""
+
+    function: Function
+    sizes: Mapping[str, int]
+
+
+def padding_for(note: Note, arrays: Sequence[np.ndarray]) -> Padding | None:
+    """The smallest function that the arrays can be padded for; None without one.
+
+    Only dimensions that the user declared paddable grow, each alike in every input that has it.
+    """
+    names = [spec.name for spec in note.functions[0].inputs]
+    given = dict(zip(names, (array.shape for array in arrays), strict=True))
+    sizes: dict[str, int] = {}
+    for each in note.paddable:
+        found = {given[name][axis] for name, axis in each.inputs.items() if len(given[name]) > axis}
+        if len(found) != 1:
+            return None
+        sizes[each.name] = found.pop()
+    axes = {(name, axis) for each in note.paddable for name, axis in each.inputs.items()}
+
+    def takes(function: Function) -> bool:
+        return all(
+            len(given[spec.name]) == len(spec.shape)
+            and all(
+                size == known or (size < known and (spec.name, axis) in axes)
+                for axis, (size, known) in enumerate(zip(given[spec.name], spec.shape, strict=True))
+            )
+            for spec in function.inputs
+        )
+
+    def elements(function: Function) -> int:
+        return sum(int(np.prod(spec.shape)) for spec in function.inputs)
+
+    fitting = [function for function in note.functions if takes(function)]
+    return Padding(min(fitting, key=elements), sizes) if fitting else None
+
+
+class Padded:
+    """A function of the library that serves smaller inputs: outputs are cut back.
+
+    Parameters
+    ----------
+    bound
+        The function, ready to run.
+    padding : Padding
+    note : Note
+    """
+
+    def __init__(self, bound: Runs, padding: Padding, note: Note) -> None:
+        self._bound, self._padding, self._note = bound, padding, note
+        self.places = bound.places
+        self.function = replace(
+            bound.function, outputs=tuple(map(self._cut, bound.function.outputs))
+        )
+        self.text = f"{bound.text}, padded"
+
+    def padded(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The arrays filled up with the values that were declared."""
+        made = []
+        for spec, array in zip(self._bound.function.inputs, arrays, strict=True):
+            for each in self._note.paddable:
+                axis = each.inputs.get(spec.name)
+                if axis is not None:
+                    widths = [(0, 0)] * array.ndim
+                    widths[axis] = (0, spec.shape[axis] - array.shape[axis])
+                    array = np.pad(array, widths, constant_values=array.dtype.type(each.value))
+            made.append(array)
+        return made
+
+    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run on padded arrays."""
+        given = self._bound.run(arrays)
+        specs = self.function.outputs
+        return {spec.name: given[spec.name][tuple(map(slice, spec.shape))] for spec in specs}
+
+    def _cut(self, spec: Tensor) -> Tensor:
+        """An output without what belongs to the padding."""
+        shape = list(spec.shape)
+        for each in self._note.paddable:
+            if spec.name in each.outputs:
+                shape[each.outputs[spec.name]] = self._padding.sizes[each.name]
+        return replace(spec, shape=tuple(shape))
+
+
+class Peer:
+    """Onnxruntime, which serves the shapes that the library lacks, where that was asked for.
+
+    Parameters
+    ----------
+    model : Path
+        The ONNX file.
+    note : Note
+    threads : int
+    """
+
+    def __init__(self, model: Path, note: Note, threads: int) -> None:
+        try:
+            onnxruntime = import_module("onnxruntime")
+        except ImportError:
+            raise MachineError(
+                f"{model} is to serve other shapes, and onnxruntime is not installed: install it, "
+                "or give no fallback"
+            ) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        try:
+            self._session = onnxruntime.InferenceSession(str(model), options)
+        except Exception as fault:  # noqa: BLE001 (onnxruntime raises several kinds)
+            lines = str(fault).strip().splitlines() or [type(fault).__name__]
+            raise InputError(f"{model} cannot be loaded by onnxruntime: {lines[-1]}") from None
+        first = note.functions[0]
+        outputs = {each.name for each in self._session.get_outputs()}
+        inputs = {each.name for each in self._session.get_inputs()}
+        lacking = [each.name for each in first.outputs if each.name not in outputs]
+        lacking += [each.name for each in first.inputs if each.name not in inputs]
+        if lacking or len(inputs) != len(first.inputs):
+            raise InputError(
+                f"{model} is another model than the library's: its inputs are "
+                f"{', '.join(sorted(inputs))}, its outputs {', '.join(sorted(outputs))}"
+            )
+        self.function = first
+        self.places = {spec.name: place for place, spec in enumerate(first.inputs)}
+        self.text = "onnxruntime"
+
+    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run once."""
+        names = [spec.name for spec in self.function.outputs]
+        feeds = {name: arrays[place] for name, place in self.places.items()}
+        try:
+            found = self._session.run(names, feeds)
+        except Exception as fault:  # noqa: BLE001 (onnxruntime raises several kinds)
+            lines = str(fault).strip().splitlines() or [type(fault).__name__]
+            raise InputError(f"onnxruntime cannot run the model on this: {lines[-1]}") from None
+        return dict(zip(names, found, strict=True))
