@@ -155,6 +155,7 @@ def _add_run(commands: _Commands) -> None:
     )
     named = "a registered name or an .onnx file; the models of params.yaml unless given"
     run.add_argument("models", nargs="*", metavar="MODEL", help=named)
+    run.add_argument("--name", help="a plain name for the .onnx file; the file's unless given")
     which = run.add_mutually_exclusive_group()
     which.add_argument(
         "--strategy",

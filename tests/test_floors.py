@@ -285,7 +285,7 @@ BUDGETS = {
     "loose": 900,
     "machine": 610,
     "measure": 710,
-    "model": 3330,
+    "model": 3350,
     "model_check": 220,
     "oneshot": 400,
     "onnx_graph": 4890,
@@ -309,11 +309,11 @@ BUDGETS = {
     "tuning": 1120,
     "tvm_compat": 340,
     "util": 270,
-    "verify": 1300,
+    "verify": 1340,
     "workers": 770,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4100, ("benchmarks",): 6060, ("tests",): 20900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6080, ("tests",): 20900}
 
 
 def code_lines(path: Path) -> int:

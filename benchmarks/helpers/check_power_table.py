@@ -7,7 +7,7 @@ from typing import Any
 
 # Right models that a whole run has at least.
 WANTED_RIGHT = 60
-_OUTCOMES = ("refused", "missed", "no effect")
+_OUTCOMES = ("refused", "told", "missed", "no effect")
 
 
 def totals(results: dict[str, Any]) -> dict[str, Any]:
@@ -16,11 +16,12 @@ def totals(results: dict[str, Any]) -> dict[str, Any]:
     for model in results["models"].values():
         for row in model["kinds"].values():
             every.update(row)
-    judged = every["refused"] + every["missed"]
+    judged = every["refused"] + every["told"] + every["missed"]
     return {
         "models": len(results["models"]),
         "faults": sum(every.values()),
         "refused": every["refused"],
+        "told": every["told"],
         "missed": every["missed"],
         "no_effect": every["no effect"],
         "refused_pct": round(100 * every["refused"] / judged, 2) if judged else None,
@@ -42,13 +43,14 @@ def table(results: dict[str, Any]) -> str:
         f"models ({_conditions(results)}). "
         f"{sums['no_effect']} have no effect: the kernel writes the same numbers with them, to two "
         f"units in the last place, on every draw. Of the others {sums['refused']} "
-        f"({sums['refused_pct']} %) are refused, {sums['missed']} pass. "
+        f"({sums['refused_pct']} %) are refused, {sums['told']} are told of inputs that models "
+        f"seldom get, {sums['missed']} pass. "
         f"{sums['right_models']} right models use at most {most:.2g} of their allowance; "
         f"{sums['right_refused']} are refused.{unfinished} "
         "`python -m benchmarks.check_power` makes this table.",
         "",
-        "| fault | seeded | refused | missed | no effect |",
-        "| :--- | ---: | ---: | ---: | ---: |",
+        "| fault | seeded | refused | told | missed | no effect |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: |",
     ]
     kinds: dict[str, Counter[str]] = {}
     for model in results["models"].values():
@@ -57,9 +59,9 @@ def table(results: dict[str, Any]) -> str:
     lines += [f"| {kind} | {_cells(row)} |" for kind, row in kinds.items()]
     lines += [
         "",
-        "| model | kernels | compared inside | seeded | refused | missed | no effect "
+        "| model | kernels | compared inside | seeded | refused | told | missed | no effect "
         "| allowance used when right |",
-        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, model in results["models"].items():
         every: Counter[str] = Counter()

@@ -16,6 +16,8 @@ _LEAST_WEIGHT = 16
 # Longest axis that is worth a fault of a part of it.
 _LEAST_EXTENT = 8
 _MOST_BYTE = 255
+# Only inputs that models seldom get make values of this size.
+_FAR = 100.0
 Change = Callable[[np.ndarray], None]
 Noted = list[tuple[str, int, list[np.ndarray | None]]]
 
@@ -117,6 +119,7 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
     wide = [each for each in results if each[2].ndim and max(each[2].shape) >= _LEAST_EXTENT]
     padded = [each for each in wide if "conv" in each[0] and each[2].ndim == 4]
     padded = [each for each in padded if min(_rows(each[2]), 3) > 1]
+    floats = [each for each in results if each[2].dtype.kind == "f"]
     quantised = [each for each in results if each[2].dtype == np.uint8]
 
     def pick(items: Sequence[Any]) -> Any:
@@ -144,6 +147,11 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
         start = part * int(generator.integers(4))
         index = (slice(None),) * axis + (slice(start, start + part),)
         yield Fault("slice scaled", kernel, call, -1, _scale(index))
+        if floats:
+            kernel, call, _ = pick(floats)
+            yield Fault("infinity lost", kernel, call, -1, _without_infinity)
+            kernel, call, _ = pick(floats)
+            yield Fault("digits lost far from zero", kernel, call, -1, _rounded_far)
         if quantised:
             kernel, call, _ = pick(quantised)
             yield Fault("zero point off by one", kernel, call, -1, _moved)
@@ -178,6 +186,16 @@ def _swap(axis: int, pair: np.ndarray) -> Change:
         view[pair] = view[pair[::-1]]
 
     return change
+
+
+def _without_infinity(array: np.ndarray) -> None:
+    np.nan_to_num(array, copy=False)
+
+
+def _rounded_far(array: np.ndarray) -> None:
+    """Numbers far from zero keep three digits, as differences of their squares do."""
+    far = np.isfinite(array) & (np.abs(array) > _FAR)
+    array[far] *= array.dtype.type(1 + 2.0**-10)
 
 
 def _border(axis: int, last: bool) -> Change:

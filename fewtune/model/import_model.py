@@ -37,7 +37,7 @@ from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.analysis import call_counts
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import Difference
-from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
+from fewtune.verify.draws import GIVEN, Draw, drawn_inputs, rare_inputs
 from fewtune.verify.indices import index_limits
 from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
@@ -263,13 +263,20 @@ class _Comparison:
             draws.insert(0, Draw(GIVEN, {name: loaded.samples[name] for name in self._order}))
         at("onnxruntime was loading or running the model")
         shared = light(bound), light(simplified)
-        self.reference = make_reference(*shared, self.outputs, draws, threads, options.seed)
+        rare = rare_inputs(simplified, self.inputs, draws[0])
+        self.reference = make_reference(*shared, self.outputs, draws, threads, options.seed, rare)
         self._inside = IntermediateValues(*shared, self.reference.feeds, threads, options.seed)
 
     @property
     def notes(self) -> list[str]:
         """Notes for the user."""
-        return [*self.reference.notes, *([self._inside.note] if self._inside.note else [])]
+        at("the compiled kernels were running on rare inputs")
+        rare = self.reference.rare_differences(self._run)
+        return [
+            *self.reference.notes,
+            *([self._inside.note] if self._inside.note else []),
+            *(f"with {name}, {text}: nothing is refused for it" for name, text in rare.items()),
+        ]
 
     def check(self, compiled: CompiledModel) -> Difference:
         """The largest difference; raises `VerificationError` if it is too large."""
@@ -318,6 +325,11 @@ def _report(
 ) -> ImportReport:
     counts = call_counts(made.module)
     notes = [*padding_notes(bound), *comparison.notes]
+    if made.winograd.chosen and comparison.reference.rare:
+        notes.append(
+            f"Winograd's transforms compute {len(made.winograd.chosen)} convolutions: an infinite "
+            "or huge element spreads over its tile (`import_model.winograd: never`: direct sums)"
+        )
     layers = sum(count for kernel, count in counts.items() if is_recurrence(kernel))
     if layers:
         notes.append(

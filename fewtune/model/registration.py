@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any, Self
@@ -146,16 +147,11 @@ def check_name(name: str) -> str:
 def name_from_path(path: Path) -> str:
     """Derive a model's name from a file's: in lower case, with ``-`` for unusual characters.
 
-    Raises
-    ------
-    InputError
-        If no usable character remains.
+    Of a name without a usual character, such as one in Chinese, the digest is taken.
     """
     plain = re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower())
     plain = re.sub(r"^[^a-z0-9]+|[^a-z0-9]+$", "", plain)
-    if not plain:
-        raise InputError(f"no model name can be made of {path.name!r}: give one with --name")
-    return plain
+    return plain or f"model-{hashlib.sha256(path.stem.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def name_of(source: str, name: str | None = None) -> str:

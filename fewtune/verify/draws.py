@@ -24,6 +24,15 @@ _FLOATS = {
     "inputs uniform in 0 to 1": lambda generator, shape: generator.random(shape),
     "positive inputs": lambda generator, shape: np.exp(generator.standard_normal(shape)),
 }
+# Inputs that models seldom get. A library that differs from onnxruntime on one of the last three is
+# not refused: onnxruntime itself loses digits far from zero, and Winograd's transforms spread what
+# is infinite or huge over a tile. The user is told.
+LIMITS = "integers at their limits"
+_FAR = "inputs far from zero"
+_ONE = {"one huge element": 1e6, "one infinite element": np.inf}
+_OFFSET = 300.0
+# Shifts at the widths of their types, and beyond.
+_SHIFTS = (0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 255)
 # Arithmetic operators: their inputs are not masks.
 _COMPUTES = frozenset({"Add", "Conv", "Cos", "Div", "Gemm", "MatMul", "Mul", "Sin", "Sqrt"})
 _COMPARES = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -66,6 +75,46 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
             feeds[spec.name] = np.asarray(values).astype(dtype)
         draws.append(Draw(name, feeds))
     return draws
+
+
+def rare_inputs(model: ModelProto, specs: Sequence[TensorSpec], usual: Draw) -> list[Draw]:
+    """Inputs that models seldom get, made of a usual draw.
+
+    Indices and unsigned integers are at their limits, or floats are far from zero, or one element
+    of each input of floats is huge or infinite.
+    """
+    limits, feeds = index_limits(model, is_certain=False), usual.feeds
+    floats = [spec.name for spec in specs if np.dtype(spec.dtype).kind == "f"]
+    ends = {
+        spec.name: _ends(np.dtype(spec.dtype), limits.get(spec.name))
+        for spec in specs
+        if spec.name in limits or np.dtype(spec.dtype).kind == "u"
+    }
+    changed = {name: np.resize(each, feeds[name].shape) for name, each in ends.items()}
+    draws = [Draw(LIMITS, feeds | changed)] if changed else []
+    if floats:
+        draws.append(
+            Draw(
+                _FAR,
+                feeds | {name: feeds[name] + feeds[name].dtype.type(_OFFSET) for name in floats},
+            )
+        )
+    for name, number in _ONE.items() if floats else ():
+        draws.append(Draw(name, feeds | {each: _with_one(feeds[each], number) for each in floats}))
+    return draws
+
+
+def _ends(dtype: np.dtype, limits: tuple[int, int] | None) -> np.ndarray:
+    info = np.iinfo(dtype)
+    ends = _SHIFTS if limits is None else limits
+    return np.array([each for each in ends if info.min <= each <= info.max], dtype)
+
+
+def _with_one(array: np.ndarray, number: float) -> np.ndarray:
+    changed = array.copy()
+    with np.errstate(over="ignore"):
+        changed.reshape(-1)[changed.size // 2 : changed.size // 2 + 1] = number
+    return changed
 
 
 def _integers(

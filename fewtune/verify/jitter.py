@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import (
     attach_weights,
@@ -43,9 +43,6 @@ _SQUASHING, _ABSOLUTE = (
     ),
     1 / 16,
 )
-# Operators that compute a small difference of larger values inside, as ONNX writes them: a variance
-# is the mean square less the square of the mean. They are written out, so that both move.
-_WRITTEN_OUT = ("LayerNormalization",)
 # Operators that pass values on without rounding.
 _EXACT = frozenset(
     {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Slice"}
@@ -138,8 +135,6 @@ def jittered(model: ModelProto) -> Jittered:
     """
     light_model, weights = detach_weights(model)
     dynamic = {value.name for value in graph_inputs(model.graph)}
-    if any(node.op_type in _WRITTEN_OUT for node in light_model.graph.node):
-        light_model = _written_out(light_model)
     maker = _Maker(light_model, dynamic)
     set_nodes(light_model, maker.nodes())
     for feed in maker.feeds:
@@ -148,17 +143,6 @@ def jittered(model: ModelProto) -> Jittered:
             helper.make_tensor_value_info(feed.name, element_type, feed.shape)
         )
     return Jittered(attach_weights(light_model, weights), maker.feeds, maker.takes_steps)
-
-
-def _written_out(model: ModelProto) -> ModelProto:
-    # The inliner asks for the types of all that it inlines.
-    declared = [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    known = known_values(model)
-    for name in sorted(known.keys() - {value.name for value in declared}):
-        shape, element_type = known[name]
-        model.graph.value_info.append(helper.make_tensor_value_info(name, element_type, shape))
-    names = [("", each) for each in _WRITTEN_OUT]
-    return inliner.inline_selected_functions(model, names, inline_schema_functions=True)
 
 
 def _whole_constants(model: ModelProto) -> set[str]:

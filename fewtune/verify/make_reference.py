@@ -13,7 +13,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
-from fewtune.verify.draws import GIVEN, Draw
+from fewtune.verify.draws import GIVEN, LIMITS, Draw
 from fewtune.verify.jitter import is_quantised
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.reference import Checked, Reference
@@ -33,11 +33,14 @@ def make_reference(
     draws: Sequence[Draw],
     threads: int,
     seed: int,
+    rare: Sequence[Draw] = (),
 ) -> Reference:
     """Run onnxruntime on every draw, and measure the noise of its outputs.
 
-    ``simplified`` is the simplified model, with which only noise is measured. Raises `InputError`
-    if onnxruntime refuses the model, or returns no usable outputs for any draw.
+    ``rare`` are further draws (`fewtune.verify.draws.rare_inputs`); one that onnxruntime cannot
+    run, or does not run twice alike, is left out. ``simplified`` is the simplified model, with
+    which only noise is measured. Raises `InputError` if onnxruntime refuses the model, or returns
+    no usable outputs for any draw.
     """
     maker = _Maker(light(model), light(simplified), threads, seed)
     notes: list[str] = []
@@ -77,7 +80,9 @@ def make_reference(
             f"onnxruntime's optimiser changes what the model computes (output {names}): it is "
             "compared with what onnxruntime computes without"
         )
-    return Reference(maker.checked, [*notes, *unusable])
+    for number, draw in enumerate(rare, len(draws)):
+        maker.add_rare(number, draw)
+    return Reference(maker.checked, [*notes, *unusable], rare=maker.rare)
 
 
 class _Maker:
@@ -88,6 +93,7 @@ class _Maker:
         self._plain = OnnxruntimeSession(model, threads)
         self._unoptimised = OnnxruntimeSession(model, threads, optimised=False)
         self.checked: list[Checked] = []
+        self.rare: list[Checked] = []
         self.contradicted: set[str] = set()
 
     def outputs(self, draw: Draw) -> list[np.ndarray]:
@@ -103,6 +109,19 @@ class _Maker:
             self.contradicted.update(self._meter.contradicted)
             expected = self._meter.expected(draw.feeds, other, [], self._seed + number)
         self.checked.append(Checked(draw, expected))
+
+    def add_rare(self, number: int, draw: Draw) -> None:
+        """Add a draw of inputs that models seldom get, if onnxruntime is sure of its outputs."""
+        try:
+            values = self.outputs(draw)
+            other = [np.asarray(each) for each in self._unoptimised.run(draw.feeds)]
+        except InputError:
+            return
+        if not _has_numbers(values):
+            return
+        expected = self._meter.expected(draw.feeds, values, [other], self._seed + number)
+        if not self._meter.contradicted:
+            (self.checked if draw.name == LIMITS else self.rare).append(Checked(draw, expected))
 
     @cached_property
     def _meter(self) -> NoiseMeter:

@@ -31,12 +31,13 @@ class Reference:
     """Draws of inputs with onnxruntime's outputs and their noise; the user's inputs come first.
 
     ``notes`` tell the user for which draws onnxruntime itself fails; ``taps`` are intermediate
-    values of the first draw.
+    values of the first draw. A library may differ on the draws of ``rare``, which are not stored.
     """
 
     checked: list[Checked]
     notes: list[str]
     taps: list[Tap] = field(default_factory=list)
+    rare: list[Checked] = field(default_factory=list)
 
     @property
     def feeds(self) -> dict[str, np.ndarray]:
@@ -58,6 +59,13 @@ class Reference:
                 found = replace(found, text=f"{found.text} (on {each.draw.name})")
             worst = worst.worse(found)
         return worst
+
+    def rare_differences(
+        self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
+    ) -> dict[str, str]:
+        """By rare draw, what differs; draws on which nothing does are left out."""
+        found = {c.draw.name: compare_outputs(run(c.draw.feeds), c.outputs) for c in self.rare}
+        return {name: each.text for name, each in found.items() if each.text}
 
     def check_library(
         self, compiled: Runs, order: Sequence[str], factor: float = 1.0

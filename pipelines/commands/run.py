@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
             detect_fingerprint(params["fingerprint"])
         for strategy in options.strategy or ():
             require_listed("strategy", strategy, listed(root)[1])
-        models = _models(options.models, given, root)
+        models = _models(options.models, given, options.name, root)
         for line in change_parameters(path, values, models):
             tell(line)
         known_models, known_strategies = listed(root)
@@ -75,7 +75,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def _models(named: Sequence[str], given: Given, root: Path) -> list[str]:
+def _models(named: Sequence[str], given: Given, name: str | None, root: Path) -> list[str]:
     """Names of models; those given as files are registered first."""
     from fewtune.model.light import light_names
     from fewtune.model.registration import LIGHT_PREFIX
@@ -95,11 +95,12 @@ def _models(named: Sequence[str], given: Given, root: Path) -> list[str]:
             if text in light_names():
                 hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
             raise InputError(f"{text!r} is no registered model and no file{hint}")
-    if given.any and len(sources) != 1:
+    if (given.any or name) and len(sources) != 1:
         raise InputError(
-            "shapes, constants and inputs belong to one .onnx file: give one, or use `fewtune add`"
+            "a name, shapes, constants and inputs belong to one .onnx file: give one, or use "
+            "`fewtune add`"
         )
-    names = {text: given.add(text, places.models, None) for text in sources}
+    names = {text: given.add(text, places.models, name) for text in sources}
     if names:
         from pipelines.dvc_repo.track import model_files, track
 

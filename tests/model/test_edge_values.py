@@ -71,3 +71,19 @@ def test_integers_below_zero_are_multiplied_by_their_slope():
     ((ours,),) = outputs(model, [arrays["x"]])
     np.testing.assert_array_equal(ours, [[-6, 0, 4]])
     np.testing.assert_array_equal(ours, run_onnxruntime(model, feeds, 1)[0])
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_places_that_are_no_numbers_or_far_outside_are_as_in_onnxruntime(mode, padding):
+    image = GENERATOR.standard_normal((1, 2, 5, 4)).astype("float32")
+    grid = GENERATOR.uniform(-1, 1, (1, 3, 4, 2)).astype("float32")
+    odd = [np.inf, -np.inf, np.nan, 1e30, -1e30]
+    grid[0, 0, :, 0], grid[0, 1, :, 1], grid[0, 2, 0, :] = odd[:4], odd[1:], [1e4, -1e4]
+    if padding == "zeros":
+        grid[0, 2, 1:, 0] = [1e7, -1e9, 1e12]
+    arrays = {"x": image, "grid": grid}
+    node = helper.make_node("GridSample", list(arrays), ["y"], mode=mode, padding_mode=padding)
+    model, feeds = node_model(node, arrays, opset=20)
+    ((ours,),) = outputs(model, [image, grid])
+    np.testing.assert_allclose(ours, run_onnxruntime(model, feeds, 1)[0], atol=2e-5)

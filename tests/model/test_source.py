@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.model.registration import ModelSource, name_from_path
+from fewtune.model.registration import ModelSource, check_name, name_from_path
 from fewtune.model.source import add_model, load_registered
 from tests import tiny_models
 
@@ -90,8 +90,9 @@ def test_adding_the_same_again_is_no_error_but_another_model_is(models, inbox):
 def test_name_from_path_makes_a_plain_name():
     assert name_from_path(Path("/a/ResNet 50_v1.5.onnx")) == "resnet-50_v1.5"
     assert name_from_path(Path("__x__.onnx")) == "x"
-    with pytest.raises(InputError, match="--name"):
-        name_from_path(Path("éé.onnx"))
+    strange = name_from_path(Path("模型 🙂.onnx"))
+    assert check_name(strange) == name_from_path(Path("/elsewhere/模型 🙂.onnx"))
+    assert strange != name_from_path(Path("另一个.onnx"))
 
 
 def test_model_that_is_not_registered(models):

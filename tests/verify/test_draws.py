@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.draws import LIMITS, drawn_inputs, rare_inputs
 from fewtune.verify.indices import index_limits
 from fewtune.verify.session import tensor_specs
 from tests import tiny_models
@@ -142,3 +142,17 @@ def test_integers_in_arithmetic_only_reach_further():
         is_wide = name in ("step", "length")
         assert (third.feeds[name].max() > 9) == is_wide
         assert third.feeds[name].min() >= 0
+
+
+def test_rare_inputs_are_at_limits_far_from_zero_huge_and_infinite():
+    model = small_models.embedding()
+    specs = tensor_specs(model)[0]
+    (limits,) = rare_inputs(model, specs, drawn_inputs(model, specs, 0)[0])
+    assert limits.name == LIMITS
+    assert set(np.unique(limits.feeds["ids"])) == {-50, 49}
+    model = tiny_models.tiny_convolutional_model()
+    specs = tensor_specs(model)[0]
+    far, huge, infinite = rare_inputs(model, specs, drawn_inputs(model, specs, 0)[0])
+    assert far.feeds["input"].min() > 200
+    assert np.count_nonzero(huge.feeds["input"] == 1e6) == 1
+    assert np.count_nonzero(np.isinf(infinite.feeds["input"])) == 1

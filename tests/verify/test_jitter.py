@@ -223,3 +223,13 @@ def test_a_row_that_is_off_is_refused(far, factor):
         return found
 
     assert checked(normalization(), wrong, rows(far)).allowances > 1
+
+
+def test_a_variance_of_squares_far_from_zero_is_refused():
+    def in_one_pass(feeds: Feeds) -> np.ndarray:
+        data = feeds["x"]
+        mean = data.mean(axis=1, keepdims=True)
+        variance = np.abs((data * data).mean(axis=1, keepdims=True) - mean * mean)
+        return (data - mean) / np.sqrt(variance + np.float32(EPSILON)) * SCALE + SHIFT
+
+    assert checked(normalization(), in_one_pass, rows(2000.0)).allowances > 1

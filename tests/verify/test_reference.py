@@ -7,11 +7,12 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.verify.draws import Draw, drawn_inputs
+from fewtune.verify.draws import Draw, drawn_inputs, rare_inputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from tests.made.onnx_text import model_of
+from tests.tiny_models import tiny_convolutional_model
 from tests.verify import small_models
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -273,3 +274,32 @@ def test_outputs_that_onnxruntimes_optimiser_changes_are_compared_without_it():
     assert any("onnxruntime's optimiser changes" in note for note in reference.notes)
     assert reference.check(runs(model)).allowances <= 1
     assert reference.check(OnnxruntimeSession(model, 1).run).allowances > 1
+
+
+def with_rare_draws(model):
+    inputs, outputs = tensor_specs(model)
+    draws = drawn_inputs(model, inputs, 0)
+    return make_reference(model, model, outputs, draws, 1, 0, rare_inputs(model, inputs, draws[0]))
+
+
+def test_a_difference_on_rare_inputs_is_told_and_refuses_nothing():
+    model = tiny_convolutional_model()
+    reference, run = with_rare_draws(model), runs(model)
+    assert reference.rare_differences(run) == {}
+
+    def rounded(feeds):
+        return run({name: np.rint(each) for name, each in feeds.items()})
+
+    assert {each.draw.name for each in reference.rare} >= {"one huge element"}
+    assert "inputs far from zero" in reference.rare_differences(rounded)
+
+
+def test_an_index_from_the_end_is_checked():
+    model = small_models.embedding()
+    reference, run = with_rare_draws(model), runs(model)
+    assert reference.check(run).allowances <= 1
+
+    def wrong(feeds):
+        return run(feeds | {"ids": np.where(feeds["ids"] < 0, 7, feeds["ids"])})
+
+    assert "integers at their limits" in reference.check(wrong).text

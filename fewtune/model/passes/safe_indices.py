@@ -7,6 +7,7 @@ each index, in the kernel that counts indices from the end. Constant indices are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fewtune.model.passes.relax_calls import Legalizer, extents_of
@@ -15,12 +16,16 @@ from fewtune.tvm_compat.values import is_constant
 
 _TAKE, _SCATTER, _REGIONS = "relax.take", "relax.scatter_elements", "relax.vision.roi_align"
 _ALONG_AXIS = (_TAKE, "relax.gather_elements", _SCATTER)
+_GRID = "relax.image.grid_sample"
 _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
+_OUTSIDE = 10_000
+# An element of a call's second argument, by its place.
+Bounded = Callable[[relax.Call, te.Tensor, tuple[Any, ...]], Any]
 
 
 def legalizers() -> dict[str, Legalizer]:
     """Legalizers by operator, for `relax.transform.LegalizeOps`."""
-    return dict.fromkeys((*_ALONG_AXIS, *_BY_TUPLES, _REGIONS), _legalized)
+    return dict.fromkeys((*_ALONG_AXIS, *_BY_TUPLES, *_OTHERS), _legalized)
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -29,7 +34,7 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return usual(builder, call)
 
     def nearest(indices: te.Tensor) -> te.Tensor:
-        bounded = _region if call.op.name == _REGIONS else _index
+        bounded = _OTHERS.get(call.op.name, _index)
         return te.compute(indices.shape, lambda *place: bounded(call, indices, place))
 
     indices = builder.emit_te(nearest, call.args[1])
@@ -61,6 +66,22 @@ def _region(call: relax.Call, regions: te.Tensor, place: tuple[Any, ...]) -> Any
     return tvm.tirx.Select(place[1] == 0, image, number)
 
 
+def _coordinate(call: relax.Call, grid: te.Tensor, place: tuple[Any, ...]) -> Any:
+    """A coordinate in units of the image.
+
+    One that is no number that an integer can hold is -1, as in onnxruntime. Further outside than
+    `_OUTSIDE` the padding is the same, and a cube of the distance may be infinite.
+    """
+    value, edge = grid(*place), tvm.tirx.const(-1, grid.dtype)
+    holds = te.abs(value) < tvm.tirx.const(2.0**60, grid.dtype)
+    if str(call.attrs.padding_mode) != "reflection":
+        value = _clip(grid, place, -_OUTSIDE, _OUTSIDE)
+    return tvm.tirx.Select(holds, value, edge)
+
+
 def _clip(tensor: te.Tensor, place: tuple[Any, ...], lowest: int, highest: int) -> Any:
     least, most = (tvm.tirx.const(each, tensor.dtype) for each in (lowest, highest))
     return te.max(te.min(tensor(*place), most), least)
+
+
+_OTHERS: dict[str, Bounded] = {_REGIONS: _region, _GRID: _coordinate}
