@@ -44,14 +44,18 @@ def bundle(library: str | Path, to: str | Path) -> Path:
     Raises
     ------
     InputError
-        If the library is damaged or for a GPU, or something is at ``to``.
+        If the library is damaged or for another kind of machine, or something is at ``to``.
     MachineError
         If TVM's runtime is not installed, or the disk refuses.
     """
     library, to = Path(library), Path(to)
     note = read_note(library)
-    if not note.runs_on_cpu:
-        raise InputError(f"{library} was made for a GPU: a bundle's runtime is for CPUs")
+    if not note.runs_here:
+        device = note.architecture if note.runs_on_cpu else "a GPU"
+        raise InputError(
+            f"{library} was made for {device}, and a bundle holds the runtime of this machine's "
+            "CPU: bundle it on such a machine"
+        )
     # A link that leads nowhere is there, too.
     if os.path.lexists(to):
         raise InputError(f"{to} is there already: remove it, or name another place")

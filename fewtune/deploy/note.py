@@ -101,6 +101,11 @@ class Note:
     paddable: tuple[Paddable, ...] = field(default_factory=tuple)
 
     @property
+    def runs_here(self) -> bool:
+        """Whether it is for CPUs of this machine's architecture."""
+        return self.runs_on_cpu and self.architecture == platform.machine()
+
+    @property
     def runs_on_cpu(self) -> bool:
         """Whether its kernels are code for a CPU."""
         return json.loads(self.target).get("kind") in _CPU_KINDS

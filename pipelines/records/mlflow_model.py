@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSpec
+from fewtune.deploy.bundle import bundle
+from fewtune.deploy.note import read_note
 from fewtune.errors import InputError
-from fewtune.util.files import canonical_json, write_text
 from pipelines.dvc_repo.dag import Result
 from pipelines.records import tuned_library
 from stages.paths import Places
@@ -23,7 +24,7 @@ from mlflow.types import TensorSpec as SchemaTensor
 
 # Largest file of an input example: it is text, and a server's page shows it.
 _LARGEST_EXAMPLE = 1_000_000
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "mlflow")
+_PACKAGES = ("numpy", "mlflow")
 
 
 def save_model(
@@ -59,19 +60,14 @@ def save_model(
     library = compiled / CompileReport.read(compiled).library
     if not library.is_file():
         raise InputError(f"{library} is missing: `dvc checkout` brings it back")
-    kind = json.loads(fingerprint.target)["kind"]
     imported = ImportReport.read(places.imported(result.model))
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "data"
-        data.mkdir()
-        (data / tuned_library.LIBRARY).symlink_to(library.resolve())
-        described = {
-            "inputs": [tensor.model_dump() for tensor in imported.inputs],
-            "outputs": [tensor.model_dump() for tensor in imported.outputs],
-            "threads": fingerprint.threads,
-            "device": "cpu" if kind == "llvm" else kind,
-        }
-        write_text(data / tuned_library.DESCRIPTION, canonical_json(described))
+        if read_note(library).runs_here:
+            bundle(library, data)
+        else:
+            data.mkdir()
+            shutil.copy(library, data / tuned_library.LIBRARY)
         mlflow.pyfunc.save_model(
             path=str(folder),
             loader_module=tuned_library.__name__.split(".")[-1],

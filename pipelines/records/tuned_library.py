@@ -1,48 +1,40 @@
-"""A tuned library as MLflow's generic Python model: needs TVM and NumPy, and nothing of fewtune.
+"""A tuned library as MLflow's generic Python model: a bundle, run by its own session.
 
-A copy of this file goes with each recorded model, so it imports neither fewtune nor MLflow.
+A copy of this file goes with each recorded model, so it imports no other file of this project.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import threading
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-DESCRIPTION, LIBRARY = "library.json", "model.so"
+LIBRARY = "model.so"
 
 
 class TunedLibrary:
-    """A library that is loaded once and called by one thread at a time.
+    """A library that is loaded once, and may be called from any thread.
 
     Parameters
     ----------
     folder : Path
-        Holds the library and ``library.json``: ``inputs`` and ``outputs`` in their order, each with
-        name, shape and dtype; ``threads``; ``device``, by TVM's name.
+        A bundle. The seal of its library is checked before it is loaded.
     """
 
     def __init__(self, folder: Path) -> None:
-        description = json.loads((folder / DESCRIPTION).read_text())
-        self._inputs: list[dict[str, Any]] = description["inputs"]
-        self._outputs: list[str] = [output["name"] for output in description["outputs"]]
-        threads = int(description["threads"])
-        # TVM reads it when it is loaded; unless it is set, TVM takes half of the cores.
-        os.environ.setdefault("TVM_NUM_THREADS", str(threads))
-        import tvm
-        from tvm import relax
-
-        tvm.get_global_func("runtime.config_threadpool")(1, threads)
-        self._device = tvm.device(description["device"])
-        self._tensor = tvm.runtime.tensor
-        library = tvm.runtime.load_module(str((folder / LIBRARY).resolve()))
-        self._machine = relax.VirtualMachine(library, self._device)
-        self._lock = threading.Lock()
+        # Behind other packages: a fewtune that is installed stays what it is.
+        sys.path.append(str(folder))
+        try:
+            from fewtune.deploy.session import InferenceSession
+        except ImportError:
+            raise RuntimeError(
+                f"{folder / LIBRARY} runs on a board or a GPU: load it there, with TVM"
+            ) from None
+        self._session = InferenceSession(folder / LIBRARY)
+        self._outputs = [output.name for output in self._session.get_outputs()]
 
     def predict(
         self, model_input: Mapping[str, Any] | np.ndarray, params: Any = None
@@ -61,23 +53,10 @@ class TunedLibrary:
         outputs : dict of numpy.ndarray
             By name.
         """
-        if isinstance(model_input, np.ndarray) and len(self._inputs) == 1:
-            model_input = {self._inputs[0]["name"]: model_input}
-        tensors = []
-        for expected in self._inputs:
-            name, shape = expected["name"], tuple(expected["shape"])
-            if name not in model_input:
-                raise ValueError(f"input {name!r} is missing: give an array of shape {shape}")
-            # `ascontiguousarray` gives a number an axis.
-            value = np.asarray(model_input[name], dtype=expected["dtype"], order="C")
-            if value.shape != shape:
-                raise ValueError(f"input {name!r} has shape {value.shape}: it takes {shape}")
-            tensors.append(self._tensor(value, self._device))
-        with self._lock:
-            outputs = self._machine["main"](*tensors)
-            self._device.sync()
-        given = [outputs] if hasattr(outputs, "numpy") else list(outputs)
-        return {name: output.numpy() for name, output in zip(self._outputs, given, strict=True)}
+        if isinstance(model_input, np.ndarray):
+            model_input = {self._session.get_inputs()[0].name: model_input}
+        outputs = self._session.run(None, dict(model_input))
+        return dict(zip(self._outputs, outputs, strict=True))
 
 
 def _load_pyfunc(path: str) -> TunedLibrary:

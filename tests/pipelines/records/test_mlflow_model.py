@@ -1,4 +1,4 @@
-"""A real library as an MLflow model: loaded by MLflow, with TVM alone."""
+"""A real library as an MLflow model: loaded by MLflow, without TVM's Python package."""
 
 import os
 import shutil
@@ -24,10 +24,11 @@ LOAD = """
 import sys
 import mlflow.pyfunc
 import numpy as np
+before = set(sys.modules)
 model = mlflow.pyfunc.load_model(sys.argv[1])
 given = dict(np.load(sys.argv[2]))
 np.savez(sys.argv[3], **model.predict(given))
-assert not {"fewtune", "pipelines", "stages"} & set(sys.modules), "it needs more than TVM"
+assert not {"tvm", "pydantic_core", "pipelines", "stages"} & set(sys.modules) - before
 """
 
 
@@ -62,7 +63,7 @@ def outside(folder: Path) -> dict[str, str]:
     return {**kept, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'none.db'}"}
 
 
-def test_mlflow_loads_it_with_tvm_alone(saved, inputs, expected, tmp_path):
+def test_mlflow_loads_it_without_tvms_package(saved, inputs, expected, tmp_path):
     np.savez(tmp_path / "given.npz", **inputs)
     arguments = [str(saved), "given.npz", "found.npz"]
     done = subprocess.run(
@@ -94,9 +95,7 @@ def test_it_describes_itself(saved, inputs):
         name: value.shape for name, value in inputs.items()
     }
     requirements = (saved / "requirements.txt").read_text().splitlines()
-    versions = tuned_tiny.fingerprint().versions
-    assert f"apache-tvm=={versions['apache-tvm']}" in requirements
-    assert not any(line.startswith("fewtune") for line in requirements)
+    assert {line.partition("=")[0] for line in requirements} == {"numpy", "mlflow"}
 
 
 def test_inputs_that_do_not_fit_are_refused(saved, inputs):
