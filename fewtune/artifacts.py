@@ -844,6 +844,13 @@ class Metrics(Artifact):
     peak_pct: float | None = None
     # Of the kernels' time, in kernels that were not searched.
     outside_tuned_pct: float | None = None
+    library_mb: float | None = None
+    onnx_mb: float | None = None
+    # From a loaded NumPy to the first output of a new process; its memory after that.
+    start_s: float | None = None
+    onnxruntime_start_s: float | None = None
+    resident_mb: float | None = None
+    onnxruntime_resident_mb: float | None = None
 
     def figures(self) -> dict[str, float]:
         """The measured figures by name; DVC and MLflow take only numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
 from pathlib import Path
 
 from fewtune.artifacts import (
@@ -22,11 +23,14 @@ from fewtune.benchmark.builds import Builds
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.result import BenchmarkOptions, ResultFolders, StepResults
+from fewtune.benchmark.start import MB, start_figures
 from fewtune.benchmark.variants import Measurements, Variants
+from fewtune.errors import FewtuneError, last_line
 from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
 from fewtune.measure import interleave
 from fewtune.measure.device import device_of
+from fewtune.model.import_model import REFERENCE
 from fewtune.report import kernel_tables
 from fewtune.report.time_breakdown import tuning_steps
 from fewtune.util.files import file_sha256, write_text
@@ -80,8 +84,10 @@ def benchmark_model(
             for each in functions[1:]
         ]
         report = report.model_copy(update={"shapes": [first, *rest]})
+    started, remark = _started(library, folders.imported / REFERENCE, result, fingerprint)
+    report = report.model_copy(update={"remarks": [*report.remarks, remark]})
     report.write(directory)
-    _metrics(result, report).write(directory)
+    _metrics(result, report).model_copy(update=started).write(directory)
     write_text(directory / "kernels.csv", kernels_csv(report.kernels))
     write_text(directory / "report.md", kernel_tables.benchmark_markdown(report))
     return report
@@ -133,6 +139,32 @@ def _shape_latency(shape: ShapeFunction, samples: interleave.Samples) -> ShapeLa
         shapes=shape.text,
         variants={name: interleave.latency_stats(taken) for name, taken in samples.items()},
         speedup_over_onnxruntime=interleave.ratio_if_measured(samples, "onnxruntime", "tuned"),
+    )
+
+
+def _started(
+    library: Path, onnx: Path, result: StepResults, fingerprint: Fingerprint
+) -> tuple[dict[str, float], str]:
+    """The figures of starting the library, and a line on them and on the library's size."""
+    can = device_of(fingerprint).can
+    if not (can.runs_here and can.shared_cores):
+        return {}, f"the library has {library.stat().st_size / MB:.3g} MB"
+    try:
+        found = start_figures(library, onnx)
+    except (FewtuneError, OSError, RuntimeError, subprocess.TimeoutExpired) as fault:
+        return {}, f"starting the library could not be measured: {last_line(fault)}"
+    added_mb, saved = result.imported.winograd_bytes / MB, result.imported.saved_flops
+    growth = ""
+    if added_mb and saved > 0:
+        growth = (
+            f", {added_mb:.3g} of them Winograd's, which save "
+            f"{100 * saved / (saved + result.flops):.0f} % of the operations"
+        )
+    return found._asdict(), (
+        f"the library has {found.library_mb:.3g} MB, the ONNX model {found.onnx_mb:.3g}{growth}; "
+        f"its first output comes {found.start_s:.3g} s after NumPy is loaded (onnxruntime's "
+        f"{found.onnxruntime_start_s:.3g}), with {found.resident_mb:.3g} MB resident (onnxruntime "
+        f"{found.onnxruntime_resident_mb:.3g})"
     )
 
 
