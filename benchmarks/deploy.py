@@ -92,8 +92,8 @@ def _page(rows: list[dict[str, Any]], places: Places, rounds: int) -> str:
     today = datetime.datetime.now(datetime.UTC).date()
     return (
         "# Deployed libraries beside onnxruntime\n\n"
-        "Start: seconds from a loaded NumPy to the first output, in a new process. Resident: memory\n"
-        "of that process after it.\n\n"
+        "Start: seconds from a loaded NumPy to a new process's first output. Resident: its memory "
+        "then.\n\n"
         f"{Table(_HEADINGS, [_row(row) for row in rows]).markdown()}\n"
         f"Of {len(rows)} models, {late} start later than onnxruntime, and {large} hold more than "
         "1.2 times its memory.\n\n"

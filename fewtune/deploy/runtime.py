@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import mmap
 import re
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,6 +30,11 @@ _ABI = (0, 1)
 _NONE, _INT, _TEXT, _TENSOR, _ARRAY, _FIRST_OBJECT = 0, 1, 8, 70, 71, 64
 # Where an object's content begins, behind counts of references, type and deleter.
 _HEADER_BYTES = 24
+# Of an ELF file's header: where its segments are described, how many bytes each takes, how many
+# there are; of a segment: its kind, what is allowed on it, its address, its length.
+_ELF, _SEGMENT = struct.Struct("<32xQ14xHH"), struct.Struct("<II8xQ8xQ")
+# Loaded, and only read.
+_READ_ONLY = (1, 4)
 # TVM's numbers for the first CPU and its allocator that keeps freed memory.
 _CPU, _POOLED = 1, 2
 
@@ -244,6 +251,7 @@ class Machine:
             self._machine = call(call(self._lookup, executable, "vm_load_executable", 1))
             start = call(self._lookup, self._machine, "vm_initialization", 1)
             call(start, _CPU, 0, _POOLED)
+            _forget_pages(path)
             call(self._found(executable, "fewtune_set_threads"), threads)
         except TVMError as fault:
             raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
@@ -257,6 +265,29 @@ class Machine:
         if not isinstance(found, Object):
             raise InputError(f"the library has no function {name!r}: compile the model again")
         return found
+
+
+def _forget_pages(library: Path) -> None:
+    """Give back the memory of a mapped library's constants: the machine has copies of the weights.
+
+    Only segments that are never written: the kernel reads a page of such a one again where needed.
+    """
+    with open("/proc/self/maps") as lines:
+        mapped = [line.rstrip("\n").split(maxsplit=5) for line in lines]
+    bases = [int(place.split("-")[0], 16) for place, *_, name in mapped if name == str(library)]
+    if not bases:
+        return
+    with library.open("rb") as stream:
+        begin, size, count = _ELF.unpack(stream.read(_ELF.size))
+        stream.seek(begin)
+        segments = [_SEGMENT.unpack(stream.read(size)[: _SEGMENT.size]) for _ in range(count)]
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for kind, mode, address, length in segments:
+        if (kind, mode) == _READ_ONLY:
+            first = -(-(min(bases) + address) // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = (min(bases) + address + length) // mmap.PAGESIZE * mmap.PAGESIZE
+            madvise(first, max(0, last - first), mmap.MADV_DONTNEED)
 
 
 @contextmanager
