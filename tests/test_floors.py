@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 770,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6155, ("tests",): 20900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6315, ("tests",): 20900}
 
 
 def code_lines(path: Path) -> int:
