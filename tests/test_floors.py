@@ -279,7 +279,7 @@ BUDGETS = {
     "bank": 410,
     "benchmark": 995,
     "compile": 930,
-    "deploy": 910,
+    "deploy": 920,
     "finals": 210,
     "fleet": 505,
     "loose": 905,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -96,7 +98,8 @@ def _fill(folder: Path, library: Path, note: Note) -> None:
         shutil.copyfile(source, folder / name)
     (folder / "lib" / VERSION).write_text(f"{version}\n")
     (folder / "fewtune" / "__init__.py").write_text(_INIT)
-    (folder / "README.md").write_text(_readme(note, version))
+    glibc = _glibc([ffi, runtime, library])
+    (folder / "README.md").write_text(_readme(note, version, glibc))
 
 
 def _licenses(here: Path) -> dict[str, Path]:
@@ -116,7 +119,17 @@ def _licenses(here: Path) -> dict[str, Path]:
     return licenses
 
 
-def _readme(note: Note, version: str) -> str:
+def _glibc(binaries: Sequence[Path]) -> str:
+    """The oldest version of the C library that has all that these ask for."""
+    asked = {
+        tuple(map(int, version.split(b".")))
+        for binary in binaries
+        for version in re.findall(rb"\0GLIBC_(\d+\.\d+)", binary.read_bytes())
+    }
+    return ".".join(map(str, max(asked, default=())))
+
+
+def _readme(note: Note, version: str, glibc: str) -> str:
     first = note.functions[0]
     arrays = ", ".join(
         f'"{each.name}": numpy.zeros({each.shape}, "{each.dtype}")' for each in first.inputs
@@ -125,9 +138,9 @@ def _readme(note: Note, version: str) -> str:
 
 Made by fewtune {note.versions.get("fewtune", "")} for {note.architecture} with
 {" ".join(note.extensions) or "no extensions"}; tuned for {note.threads} threads.
-It runs on TVM's runtime {version} (`lib/`), and needs Linux, glibc 2.27 or later, and libstdc++.
+It runs on TVM's runtime {version} (`lib/`), and needs Linux, glibc {glibc} or later, and libstdc++.
 
-{chr(10).join(_signature(each) for each in note.functions)}
+{"; ".join(_signature(each) for each in note.functions)}
 
 Python 3.11 or later, with NumPy (`PYTHONPATH` is this folder):
 

@@ -463,16 +463,28 @@ class Session {
       const int64_t lowest = limit.second.items.at(0).number;
       const int64_t highest = limit.second.items.at(1).number;
       for (size_t i = 0; i < input.size(); ++i) {
-        int64_t value = input.bits() == 64   ? static_cast<const int64_t*>(view.data)[i]
-                        : input.bits() == 32 ? static_cast<const int32_t*>(view.data)[i]
-                        : input.bits() == 16 ? static_cast<const int16_t*>(view.data)[i]
-                                             : static_cast<const int8_t*>(view.data)[i];
+        const int64_t value = integer_at(input, view.data, i);
         if (value >= lowest && value <= highest) continue;
         throw Error("input " + input.name + " has the value " + std::to_string(value) +
                     ": as an index it may be " + std::to_string(lowest) + " to " +
                     std::to_string(highest));
       }
     }
+  }
+
+  static int64_t integer_at(const Tensor& spec, const void* data, size_t i) {
+    const char* at = static_cast<const char*>(data) + i * spec.item_bytes();
+    const bool is_signed = spec.dtype[0] == 'i';
+    if (spec.bits() == 8) return is_signed ? read<int8_t>(at) : read<uint8_t>(at);
+    if (spec.bits() == 16) return is_signed ? read<int16_t>(at) : read<uint16_t>(at);
+    if (spec.bits() == 32) return is_signed ? read<int32_t>(at) : read<uint32_t>(at);
+    return is_signed ? read<int64_t>(at) : std::min<uint64_t>(read<uint64_t>(at), INT64_MAX);
+  }
+  template <class T>
+  static T read(const char* at) {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
   }
 
   static std::vector<Array> taken(const Function& function, const abi::Ref& result) {
