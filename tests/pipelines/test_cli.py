@@ -78,6 +78,7 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
     ("arguments", "expected"),
     [
         (["run", "squeeznet"], "'squeeznet' is no registered model .* did you mean squeezenet?"),
+        (["run", "squeezenet", "--name", "mine"], "a name, shapes, .* belong to one .onnx file"),
         (["run", "resnet50"], "register it with `fewtune add light:resnet50`"),
         (["run", "missing.onnx"], "no such file: missing.onnx"),
         (["run", "--strategy", "ful"], "strategy 'ful' is not listed .* did you mean full?"),

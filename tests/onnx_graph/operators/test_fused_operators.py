@@ -95,6 +95,8 @@ MASKS = {
     "none": None,
     "lengths": np.array([3, 5], np.int32),
     "keys": np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32),
+    # Causal, the first rows see nothing: padding weighs more than the future.
+    "padded before": np.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]], np.int32),
     "pairs": np.concatenate([np.ones((2, 5, 1)), np.eye(5)[None].repeat(2, 0)[..., 1:]], -1).astype(
         np.int32
     ),
