@@ -96,6 +96,8 @@ def _fill(folder: Path, library: Path, note: Note) -> None:
     for name, source in copies.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
+    # What was copied is whole, whatever happened to the library meanwhile.
+    read_note(folder / LIBRARY)
     (folder / "lib" / VERSION).write_text(f"{version}\n")
     (folder / "fewtune" / "__init__.py").write_text(_INIT)
     glibc = _glibc([ffi, runtime, library])

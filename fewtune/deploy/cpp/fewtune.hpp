@@ -209,7 +209,7 @@ class Json {
   // Leaves `at` on the last of four digits.
   static uint32_t read_code(const std::string& s, size_t& at) {
     if (at + 4 >= s.size()) fail();
-    uint32_t code = std::strtoul(s.substr(at + 1, 4).c_str(), nullptr, 16);
+    const auto code = static_cast<uint32_t>(std::strtoul(s.substr(at + 1, 4).c_str(), nullptr, 16));
     at += 4;
     return code;
   }
