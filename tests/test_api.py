@@ -66,6 +66,18 @@ def test_an_equal_call_makes_nothing_anew(model, tuned):
     assert tuned.library.stat().st_mtime_ns == library
 
 
+def test_a_moved_library_needs_no_other_file_and_names_no_place(tuned, tmp_path):
+    library = tmp_path / "moved.so"
+    content = tuned.library.read_bytes()
+    library.write_bytes(content)
+    session = fewtune.InferenceSession(library)
+    (given,) = session.get_inputs()
+    (output,) = session.run(None, {given.name: np.zeros(given.shape, "float32")})
+    assert list(output.shape) == session.get_outputs()[0].shape
+    assert session.note.verified["allowances"] <= 1
+    assert not re.search(rb"(?:/[\w.-]{3,}){2,}", content)
+
+
 def test_what_does_not_fit_is_said_in_a_sentence(model, tuned):
     run = fewtune.load(tuned.library)
     with pytest.raises(InputError, match="the model takes"):
