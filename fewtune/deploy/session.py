@@ -472,7 +472,7 @@ def _unlike(functions: Sequence[Function], arrays: Sequence[np.ndarray]) -> str:
 # Sessions of this process, a lock that is held while one is loaded, and the sessions that no call
 # uses while the process forks.
 _SESSIONS: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
-_LOADING = threading.Lock()
+_LOADING = threading.RLock()
 _HELD: list[InferenceSession] = []
 
 
