@@ -15,12 +15,14 @@ from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
 from fewtune.verify.draws import GIVEN, LIMITS, Draw
 from fewtune.verify.jitter import is_quantised
-from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.noise import RUNS, NoiseMeter
 from fewtune.verify.reference import Checked, Reference
 from fewtune.verify.session import OnnxruntimeSession
 
 # Least share of an output that is not NaN, in draws that are used for lack of better ones.
 _LEAST_NUMBERS = 0.25
+# Runs that measure the noise of draws that refuse nothing.
+_RARE_RUNS = 2
 _EXACT_TAIL = frozenset(
     {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "DequantizeLinear"}
 )
@@ -119,9 +121,11 @@ class _Maker:
             return
         if not _has_numbers(values):
             return
-        expected = self._meter.expected(draw.feeds, values, [other], self._seed + number)
+        is_checked = draw.name == LIMITS
+        seed, runs = self._seed + number, RUNS if is_checked else _RARE_RUNS
+        expected = self._meter.expected(draw.feeds, values, [other], seed, runs)
         if not self._meter.contradicted:
-            (self.checked if draw.name == LIMITS else self.rare).append(Checked(draw, expected))
+            (self.checked if is_checked else self.rare).append(Checked(draw, expected))
 
     @cached_property
     def _meter(self) -> NoiseMeter:

@@ -65,6 +65,7 @@ class NoiseMeter:
         values: Sequence[np.ndarray],
         others: Sequence[Sequence[np.ndarray]],
         seed: int,
+        runs: int = RUNS,
     ) -> list[Expected]:
         """Outputs with their noise, in the order of ``values``.
 
@@ -77,6 +78,8 @@ class NoiseMeter:
             Outputs for the same inputs that were computed in other valid ways. Those that are far
             off do not count as noise; ``contradicted`` names them.
         seed : int
+        runs : int
+            How often values are moved.
         """
         self.contradicted = []
         # Distances are from the unmoved outputs of the jittered model, not from the reference: a
@@ -86,7 +89,7 @@ class NoiseMeter:
             _Movement(np.asarray(middle if np.shape(middle) == np.shape(value) else value))
             for middle, value in zip(still, values, strict=True)
         ]
-        for more in self._moving.feeds(seed, RUNS):
+        for more in self._moving.feeds(seed, runs):
             outputs = self._session.run({**feeds, **more})
             for movement, moved in zip(movements, outputs, strict=True):
                 movement.add(np.asarray(moved))
