@@ -25,8 +25,8 @@ _FLOATS = {
     "positive inputs": lambda generator, shape: np.exp(generator.standard_normal(shape)),
 }
 # Inputs that models seldom get. A library that differs from onnxruntime on one of the last three is
-# not refused: onnxruntime itself loses digits far from zero, and Winograd's transforms spread what
-# is infinite or huge over a tile. The user is told.
+# not refused: onnxruntime itself loses digits far from zero, and its Relu makes zeros of NaN;
+# Winograd's transforms spread what is infinite or huge over a tile. The user is told.
 LIMITS = "integers at their limits"
 _FAR = "inputs far from zero"
 _ONE = {"one huge element": 1e6, "one infinite element": np.inf}
