@@ -39,6 +39,7 @@ def seal(
             "onnxruntime": fingerprint.versions.get("onnxruntime", "unknown"),
         },
         verified={
+            "draws": found.draws,
             "allowances": found.allowances,
             "max_error": found.max_error,
             "max_relative_error": found.max_relative_error,

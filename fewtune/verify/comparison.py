@@ -53,12 +53,15 @@ class Difference:
         verdict.
     text : str
         What differs, and where; empty if every element is within its allowance.
+    draws : int
+        Of inputs that outputs were compared on; 0 if that is one, or not counted.
     """
 
     allowances: float = 0.0
     max_error: float = 0.0
     max_relative_error: float = 0.0
     text: str = ""
+    draws: int = 0
 
     def worse(self, other: Difference) -> Difference:
         """The larger figures of both, with the text of the one with more allowances."""
@@ -68,6 +71,7 @@ class Difference:
             max(self.max_error, other.max_error),
             max(self.max_relative_error, other.max_relative_error),
             further.text,
+            max(self.draws, other.draws),
         )
 
 

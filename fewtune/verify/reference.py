@@ -58,7 +58,7 @@ class Reference:
             if found.text:
                 found = replace(found, text=f"{found.text} (on {each.draw.name})")
             worst = worst.worse(found)
-        return worst
+        return replace(worst, draws=len(self.checked))
 
     def rare_differences(
         self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]

@@ -38,7 +38,7 @@ def _lines(note: Note) -> Iterator[tuple[str, str]]:
     if lacking := lacking_here(note.extensions):
         yield "lacking", f"{', '.join(lacking)}: it does not run here"
     yield "made by", ", ".join(f"{name} {version}" for name, version in note.versions.items())
-    accuracy = (f"{name} {value:.2g}" for name, value in note.verified.items())
+    accuracy = (f"{name} {value:.3g}" for name, value in note.verified.items())
     yield "verified", f"beside onnxruntime: {', '.join(accuracy)}"
     for name, value in note.latencies_ms.items():
         yield "latency", f"{name} {value:.3g} ms"
