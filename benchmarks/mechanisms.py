@@ -35,13 +35,14 @@ from benchmarks.wild import fetch, read_list
 from benchmarks.zoo.registry import written
 from fewtune.artifacts import CompileReport, Fingerprint, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.result import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.model.source import add_model
-from fewtune.steps.steps import NAME, Run, sections
+from fewtune.steps.sections import sections
+from fewtune.steps.steps import NAME, Run
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.switches import VARIABLE
 from fewtune.util.table import Table, number

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers.common import alone
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.result import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions

@@ -21,7 +21,7 @@ from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
-from fewtune.steps.steps import MODES, ONESHOT, STRATEGIES, sections
+from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.files import machine_errors
 
 # Modules that run in processes of their own, in the order in which they are needed.

@@ -31,8 +31,8 @@ SECTIONS = {
     "tune": "fewtune.options:TuneOptions",
     "share_schedules": "fewtune.options:ShareOptions",
     "compile": "fewtune.compile.options:CompileOptions",
-    "benchmark": "fewtune.benchmark.result:BenchmarkOptions",
-    "compare": "fewtune.benchmark.result:CompareOptions",
+    "benchmark": "fewtune.benchmark.options:BenchmarkOptions",
+    "compare": "fewtune.benchmark.options:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}

@@ -277,7 +277,7 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
     "bank": 410,
-    "benchmark": 995,
+    "benchmark": 1000,
     "compile": 930,
     "deploy": 920,
     "finals": 210,
@@ -294,14 +294,14 @@ BUDGETS = {
     "progress": 80,
     "report": 450,
     "research": 770,
-    "runtime": 860,
+    "runtime": 870,
     "schedule": 2250,
     "schedule_check": 680,
     "search": 660,
     "selection": 480,
     "sharing": 1070,
     "similarity": 130,
-    "steps": 280,
+    "steps": 290,
     "storage": 380,
     "task": 450,
     "timing": 470,
@@ -310,7 +310,7 @@ BUDGETS = {
     "tvm_compat": 340,
     "util": 270,
     "verify": 1345,
-    "workers": 770,
+    "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
 FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6315, ("tests",): 20900}

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark.benchmark import Variants, conditions_of
-from fewtune.benchmark.result import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import InputError, MachineError, VerificationError

@@ -21,8 +21,9 @@ from fewtune.artifacts import (
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.builds import Builds
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
-from fewtune.benchmark.result import BenchmarkOptions, ResultFolders, StepResults
+from fewtune.benchmark.result import ResultFolders, StepResults
 from fewtune.benchmark.start import MB, start_figures
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.errors import FewtuneError, last_line

@@ -14,8 +14,8 @@ from typing import Any
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.kernels import kernel_pairs
+from fewtune.benchmark.options import CompareOptions
 from fewtune.benchmark.peers import OPENVINO
-from fewtune.benchmark.result import CompareOptions
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.errors import MachineError
 from fewtune.machine.host import Stolen

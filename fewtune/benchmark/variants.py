@@ -14,8 +14,8 @@ from fewtune.artifacts import MAIN, Fingerprint, ImportReport
 from fewtune.benchmark import peers
 from fewtune.benchmark.builds import untuned_model
 from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.errors import InputError
 from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.measure import interleave

@@ -16,7 +16,8 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.artifacts import BYTES_AN_INSTRUCTION
 from fewtune.machine.host import apart_from_the_pool
 from fewtune.runtime import dot_products
-from fewtune.runtime.target import CpuTraits, has_own_device, tvm_device
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, has_feature, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.intrinsics import frames_without_source

@@ -25,8 +25,9 @@ from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime import vector_math
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
-from fewtune.runtime.target import CpuTraits, has_own_device
+from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task import weight_layout
 from fewtune.tvm_compat.folding import unoptimized_folding

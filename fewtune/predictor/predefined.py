@@ -17,7 +17,7 @@ import numpy as np
 
 from fewtune.machine.host import own_cache_bytes
 from fewtune.predictor.feature_names import NAMES
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 
 # Multiply-adds and loads that a core begins in a cycle, and stores.

@@ -14,7 +14,7 @@ from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.gaussian_process import Residual
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
 
 # The weight of the nearest machine's predictor.

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import Block, ScheduleError
 

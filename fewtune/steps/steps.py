@@ -10,13 +10,11 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import BaseModel, ValidationError
 
 from fewtune.artifacts import (
     Fingerprint,
@@ -28,77 +26,24 @@ from fewtune.artifacts import (
 )
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
-from fewtune.bank.options import BankOptions
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.builds import Builds, has_room
-from fewtune.benchmark.result import BenchmarkOptions, ResultFolders
+from fewtune.benchmark.result import ResultFolders
 from fewtune.compile.compile_apart import CompileJob, compile_apart
-from fewtune.compile.options import CompileOptions
-from fewtune.errors import InputError
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
-from fewtune.model.import_options import ImportOptions, ImportSection
+from fewtune.model.import_options import ImportOptions
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.oneshot.write import empty_report
-from fewtune.options import PREDICT, ShareOptions, TuneOptions
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import extract_tasks, read_tasks, write_modules
 from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import file_sha256, whole_directory, write_text
-
-ONESHOT = "oneshot"
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "selective": {},
-    "full": {"method": "all"},
-    ONESHOT: {"method": PREDICT},
-}
-MODES = ("measure", PREDICT)
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "import_model": ImportSection,
-    "select_tasks": SelectOptions,
-    "build_bank": BankOptions,
-    "tune": TuneOptions,
-    "share_schedules": ShareOptions,
-    "compile": CompileOptions,
-    "benchmark": BenchmarkOptions,
-}
-
-
-def sections(
-    options: Mapping[str, Mapping[str, Any]],
-    strategy: str,
-    trials: int | None,
-    budget_s: float | None,
-    seed: int,
-) -> dict[str, Any]:
-    """Every stage's options: those of the arguments, overridden by the given ones."""
-    unknown = sorted(options.keys() - _SECTIONS.keys())
-    if unknown:
-        raise InputError(f"options has no section {unknown[0]!r}: give {', '.join(_SECTIONS)}")
-    seeded = {"tune", "share_schedules", "benchmark", "compile", "import_model"}
-    said: dict[str, dict[str, Any]] = {
-        name: {"seed": seed} if name in seeded and "seed" in kind.model_fields else {}
-        for name, kind in _SECTIONS.items()
-    }
-    said["select_tasks"] |= STRATEGIES[strategy]
-    said["tune"] |= {} if trials is None else {"trials_per_task": trials}
-    said["tune"] |= {} if budget_s is None else {"budget_s": budget_s}
-    found: dict[str, Any] = {}
-    for name, kind in _SECTIONS.items():
-        try:
-            found[name] = kind.model_validate({**said[name], **options.get(name, {})})
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join([name, *(str(step) for step in first["loc"])])
-            raise InputError(f"option {key}: {first['msg']}") from None
-    return found
-
 
 # The model's name within a result.
 NAME = "model"

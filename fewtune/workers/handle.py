@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -199,20 +200,9 @@ def call_all(
     WorkerLostError, RequestFailedError
         The first one, once all have answered.
     """
-    replies: list[Result] = []
-    faults: list[WorkerLostError | RequestFailedError] = []
-    asked = []
-    for handle, given in zip(handles, arguments, strict=True):
-        try:
-            handle.send(method, *given)
-            asked.append(handle)
-        except WorkerLostError as lost:
-            faults.append(lost)
-    for handle in asked:
-        try:
-            replies.append(handle.receive(timeout_s, "build_timeout"))
-        except (WorkerLostError, RequestFailedError) as fault:
-            faults.append(fault)
-    if faults:
-        raise faults[0]
-    return replies
+
+    def call(handle: WorkerHandle, given: tuple[Any, ...]) -> Result:
+        return handle.call(timeout_s, method, *given)
+
+    with ThreadPoolExecutor(len(handles)) as threads:
+        return list(threads.map(call, handles, arguments))

@@ -11,7 +11,9 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from multiprocessing.connection import wait
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from fewtune.errors import MachineError
@@ -84,8 +86,6 @@ class Kept:
 _MOST_IDLE_DEATHS = 5
 _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
-# Built candidates that a worker may hold while it waits for the device.
-_MOST_WAITING = 4
 
 # Given a candidate's place, its number: the request that measures it.
 Measurement = Callable[[int, int], tuple[Any, ...]]
@@ -106,13 +106,12 @@ class Builder(Protocol):
         """Memory that counts for the worker's replacement."""
 
 
-class _Request(NamedTuple):
-    """What a worker is doing: building one candidate, or measuring its build."""
-
-    place: int
-    number: int
-    deadline_s: float
-    built: Built | None
+def _next(queue: deque[int]) -> int | None:
+    """Take the first item; threads share the queue."""
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
 
 
 class WorkerPool:
@@ -152,7 +151,7 @@ class WorkerPool:
             WorkerHandle(kind, settings or own, threads) for _ in range(max(1, workers))
         ]
         self.kept = Kept()
-        self._next_number = 0
+        self._numbers = count(1)
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         # Seconds for which a device of its own was busy.
         self.device_s = 0.0
@@ -180,7 +179,7 @@ class WorkerPool:
         limit_s = self.options.build_timeout_s
         if len(self._build_s) < _RECENT_BUILDS // 4:
             return limit_s
-        usual_s = statistics.median(self._build_s)
+        usual_s = statistics.median(tuple(self._build_s))
         return min(limit_s, max(_LEAST_BUILD_LIMIT_S, 10 * usual_s))
 
     def build(self, modules: list[str]) -> list[Built | Failure]:
@@ -219,8 +218,8 @@ class WorkerPool:
         ----------
         modules : list of str
         done : callable
-            Called for each candidate: with a failure, with its build, or with its build and the
-            reply to its measurement.
+            Called for each candidate, one at a time: with a failure, with its build, or with its
+            build and the reply to its measurement.
         measurement : callable, optional
             Gives the request that measures a candidate.
 
@@ -229,76 +228,55 @@ class WorkerPool:
         MachineError
             If workers keep dying before they take a candidate.
         """
-        queue = deque(range(len(modules)))
-        busy: dict[int, _Request] = {}
-        waiting: list[tuple[int, Built]] = []
-        idle_deaths = 0
-        while queue or waiting or busy:
-            for index in [i for i in range(len(self.handles)) if i not in busy]:
-                mine = [each for each in waiting if each[1].worker == index]
-                is_free = not any(request.built for request in busy.values())
-                if mine and is_free and measurement is not None:
-                    place, built = mine[0]
-                    waiting.remove(mine[0])
-                    if self.handles[index].lost_since(built):
-                        queue.appendleft(place)
-                        continue
-                    asked = measurement(place, built.number)
-                    request = _Request(place, built.number, self.options.run_timeout_s, built)
-                elif queue and len(mine) < _MOST_WAITING:
-                    place = queue.popleft()
-                    self._next_number += 1
-                    request = _Request(place, self._next_number, self.build_limit_s, None)
-                    asked = (self._kind.build, self._next_number, modules[place])
-                else:
-                    continue
+        queue, deaths, device = deque(range(len(modules))), count(1), Lock()
+
+        def take(worker: int, place: int) -> None:
+            number, handle = next(self._numbers), self.handles[worker]
+            handle.send(self._kind.build, number, modules[place])
+            built = self._build_reply(worker, number)
+            with device:
+                if measurement is None or isinstance(built, Failure):
+                    done(place, built, None)
+                    return
+                handle.send(*measurement(place, number))
+                began_s = time.monotonic()
                 try:
-                    self.handles[index].send(*asked)
+                    reply = handle.receive(self.options.run_timeout_s)
+                except (WorkerLostError, RequestFailedError) as fault:
+                    done(place, Failure.of(fault, running=True), None)
+                else:
+                    self.device_s += time.monotonic() - began_s
+                    done(place, built, reply)
+
+        def work(worker: int) -> None:
+            while (place := _next(queue)) is not None:
+                try:
+                    take(worker, place)
                 except WorkerLostError as lost:
                     # The worker died while idle. It is not this candidate's fault: try it again.
-                    queue.appendleft(request.place)
-                    idle_deaths += 1
-                    if idle_deaths > _MOST_IDLE_DEATHS:
+                    queue.appendleft(place)
+                    if next(deaths) > _MOST_IDLE_DEATHS:
+                        queue.clear()
                         raise MachineError(
                             f"build workers die before they begin ({lost}); run again with "
                             f"{SHOW_STDERR}=1 to see why"
                         ) from None
-                    continue
-                busy[index] = request._replace(deadline_s=time.monotonic() + request.deadline_s)
-            for index in self._awaited(busy):
-                ended = busy.pop(index)
-                reply = self._reply(index, ended)
-                if isinstance(reply, Built) and measurement is not None:
-                    waiting.append((ended.place, reply))
-                elif ended.built is None or isinstance(reply, Failure):
-                    done(ended.place, reply, None)
-                else:
-                    done(ended.place, ended.built, reply)
+                except BaseException:
+                    queue.clear()
+                    raise
 
-    def _awaited(self, busy: dict[int, _Request]) -> set[int]:
-        """Wait for an event; return the workers that answered or exceeded their time."""
-        if not busy:
-            return set()
-        connections = {self.handles[index].connection: index for index in busy}
-        first_s = min(request.deadline_s for request in busy.values())
-        ready = wait(connections, max(0.0, first_s - time.monotonic()))
-        late = [i for i, request in busy.items() if request.deadline_s <= time.monotonic()]
-        return {*(connections[each] for each in ready), *late}  # type: ignore[index]
+        with ThreadPoolExecutor(len(self.handles)) as threads:
+            list(threads.map(work, range(len(self.handles))))
 
-    def _reply(self, index: int, request: _Request) -> Any:
-        """What a worker answers to a request; `Built` for a build."""
-        handle, is_run = self.handles[index], request.built is not None
+    def _build_reply(self, worker: int, number: int) -> Built | Failure:
+        handle = self.handles[worker]
         try:
-            reply = handle.receive(0.001, "run_timeout" if is_run else "build_timeout")
+            took_s = handle.receive(self.build_limit_s, "build_timeout")
         except (WorkerLostError, RequestFailedError) as fault:
-            return Failure.of(fault, running=is_run)
-        if is_run:
-            began_s = request.deadline_s - self.options.run_timeout_s
-            self.device_s += time.monotonic() - began_s
-            return reply
+            return Failure.of(fault, running=False)
         handle.builds += 1
-        self._build_s.append(reply)
-        return Built(index, request.number, handle.lives)
+        self._build_s.append(took_s)
+        return Built(worker, number, handle.lives)
 
     def kept_build(self, workload: str, key: str) -> Built | None:
         """The build of a task's trace, if a worker still has it."""

@@ -27,7 +27,8 @@ from fewtune.predictor.training_samples import (
     usual_first,
     write_samples,
 )
-from fewtune.runtime.target import CpuTraits, target_from_json
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.warm_start import measured_trials, task_samples
 from fewtune.storage.database import read_database

@@ -26,7 +26,8 @@ from fewtune.artifacts import (
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.compare import compare_strategies
-from fewtune.benchmark.result import BenchmarkOptions, CompareOptions, ResultFolders
+from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
+from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Variants
 from fewtune.machine.host import cores_off_the_pool
 from fewtune.task.extract import write_modules

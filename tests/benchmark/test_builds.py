@@ -8,7 +8,7 @@ import pytest
 from fewtune.artifacts import CompileReport, ImportReport
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.builds import Builds, has_room
-from fewtune.benchmark.result import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from tests import tuned_tiny
 

@@ -11,8 +11,8 @@ import pytest
 from fewtune.artifacts import CompileReport
 from fewtune.benchmark import peers
 from fewtune.benchmark import variants as variants_module
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.result import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import mechanisms
 from fewtune.model.lower_checked import STEPS
-from fewtune.steps.steps import sections
+from fewtune.steps.sections import sections
 from fewtune.util.switches import VARIABLE
 
 SOURCES = "\n".join(

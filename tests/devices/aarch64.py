@@ -18,7 +18,8 @@ from onnx import ModelProto, numpy_helper
 from benchmarks.fleet import note
 from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.result import BenchmarkOptions, ResultFolders
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.result import ResultFolders
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint

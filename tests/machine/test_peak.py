@@ -7,7 +7,7 @@ import pytest
 
 from fewtune.machine.peak import STEPS, MultiplyAdd, multiply_add_kernel, peak_meter, triad_kernel
 from fewtune.runtime import dot_products
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import build, compiled, tvm
 from tests import tuned_tiny
 

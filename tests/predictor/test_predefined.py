@@ -9,7 +9,8 @@ from fewtune.predictor import PREDEFINED, chosen_digest
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import predictor_for
-from fewtune.runtime.target import CpuTraits, target_from_json
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import target_from_json
 from tests import recorded
 from tests.made import predictors as made_predictors
 

@@ -10,7 +10,7 @@ from fewtune.predictor import chosen_digest, digest, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_speeds, read_conditions
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from tests import recorded
 from tests.made.predictors import features, learnt, some_points

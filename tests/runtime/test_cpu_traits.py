@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from fewtune.runtime.target import CpuTraits, architecture, is_aarch64, resolve_target
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import architecture, is_aarch64, resolve_target
 from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from fewtune.steps.steps import STEPS, sections
+from fewtune.steps.sections import sections
+from fewtune.steps.steps import STEPS
 
 STAGES = YAML(typ="safe").load(Path(__file__).parents[2].joinpath("dvc.yaml").read_text())["stages"]
 # Stages of two results, and those that copy figures into git.

@@ -10,7 +10,7 @@ import numpy as np
 from fewtune.model.converters.recurrent_kernel import GATES, Recurrence, kernel
 from fewtune.model.passes.relax_calls import FLOAT, extents_of, text_attribute
 from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
 from fewtune.tvm_compat.onnx_importer import Converter
 from fewtune.tvm_compat.values import array_of, known_array

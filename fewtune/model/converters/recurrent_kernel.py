@@ -12,8 +12,8 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 
 from fewtune.model.passes.relax_calls import OPAQUE
 from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED
-from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from fewtune.model.converters import elementwise, recurrent, resize, suppression
 from fewtune.process.optional_steps import OptionalSteps
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
 from fewtune.tvm_compat.onnx_importer import Converter
 

@@ -22,7 +22,7 @@ from fewtune.model.passes.relax_calls import (
     rewritten,
 )
 from fewtune.runtime import dot_products
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm
 from fewtune.schedule.tiling import round_up
 from fewtune.tvm_compat.values import array_of, is_constant

@@ -21,7 +21,7 @@ from math import gcd, prod
 import numpy as np
 
 from fewtune.model.passes.relax_calls import FLOAT, INJECTIVE, Legalizer, extents_of
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.schedule.tiling import padded_rows, register_tile, round_up, tile_rate
 from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes

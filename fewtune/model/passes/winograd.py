@@ -26,7 +26,7 @@ from fewtune.model.passes.relax_calls import (
     Legalizer,
     extents_of,
 )
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.schedule.tiling import padded_rows, round_up
 from fewtune.task.analysis import (

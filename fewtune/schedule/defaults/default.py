@@ -13,8 +13,8 @@ from typing import Any
 
 import tvm_ffi
 
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED, gpu_rules
-from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.blocks import (
     Block,

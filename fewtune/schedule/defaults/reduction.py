@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm_ffi
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import (
     IF_THEN_ELSE,

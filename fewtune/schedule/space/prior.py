@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of, condition_axes
 from fewtune.schedule.space.decision_rates import (

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.runtime.target import CpuTraits, has_own_device
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,

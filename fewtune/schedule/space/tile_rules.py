@@ -9,7 +9,7 @@ from math import gcd, log2, prod
 
 import numpy as np
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import Block, ScheduleError, describe
 from fewtune.schedule.space.decision_rates import (

@@ -8,7 +8,7 @@ from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.process.optional_steps import OptionalSteps
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime

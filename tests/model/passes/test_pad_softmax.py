@@ -6,7 +6,7 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.model.lower import lower
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from tests import tuned_tiny

@@ -10,7 +10,7 @@ from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
 from fewtune.model.passes.padding import Filters, Product
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny

@@ -11,8 +11,8 @@ from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.target import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import (

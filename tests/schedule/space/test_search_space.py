@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.decision_rates import tile_speed
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fewtune.model.passes.winograd import multiplied
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.space.decision_rates import shared_speed
 from fewtune.schedule.space.design_space import TILE, Point

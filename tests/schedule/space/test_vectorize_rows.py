@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T  # noqa: N812 (as TVMScript is written)
 
-from fewtune.runtime.target import CpuTraits
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.space.search_space import vectorize_long_rows
 from fewtune.storage.database import replay
