@@ -136,7 +136,7 @@ def tasks_of(model: str, machine: Fingerprint, folder: Path) -> list[Task]:
     add_model(str(written(model, folder)), folder / "models", model)
     imported.mkdir()
     import_model(model, folder / "models", target, machine.threads, ImportOptions(), imported)
-    return extract_tasks(read_lowered(imported), target)
+    return extract_tasks(read_lowered(imported))
 
 
 def loopback(model: str) -> dict[str, float]:

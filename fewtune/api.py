@@ -74,7 +74,7 @@ class TunedModel:
         return self.report
 
 
-def tune(
+def tune(  # noqa: PLR0913 (what a user can say)
     model: str | Path,
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     *,
@@ -163,17 +163,17 @@ def tune(
             Path(out),
             {
                 "shapes": shapes,
+                "seed": seed,
                 "dimensions": dimensions,
                 "paddable": paddable,
                 "constants": constants,
-                "inputs": inputs,
+                "inputs": None if inputs is None else Path(inputs),
             },
             FingerprintOptions(
                 target=target, threads="auto" if threads is None else threads, device=device
             ),
             given,
             strategy,
-            seed,
         )
 
 
@@ -184,7 +184,6 @@ def _tuned(
     machine: FingerprintOptions,
     options: dict[str, Any],
     strategy: str,
-    seed: int,
 ) -> TunedModel:
     """Do what `tune` does, with its arguments checked."""
     with without_gc():
@@ -192,19 +191,7 @@ def _tuned(
         from fewtune.steps.steps import NAME, Run
     end_without_scans()
 
-    inputs = binding["inputs"]
-    add_model(
-        str(model),
-        folder / "models",
-        NAME,
-        binding["shapes"],
-        seed,
-        binding["dimensions"],
-        replace=True,
-        constants=binding["constants"],
-        inputs=None if inputs is None else Path(inputs),
-        paddable=binding["paddable"],
-    )
+    add_model(str(model), folder / "models", NAME, replace=True, **binding)
     run = Run(folder, detect_fingerprint(machine), options, strategy)
     run.go()
     compiled = run.place("compile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, Fingerprint, Metrics
-from fewtune.benchmark.compare import compare_strategies
+from fewtune.benchmark.compare import Result, compare_strategies
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from stages.command import main, measuring, say
 from stages.commit import commit
@@ -25,9 +25,14 @@ def run(model: str) -> None:
     ):
         comparison = compare_strategies(
             places.imported(model),
-            {strategy: places.compiled(model, strategy) for strategy in COMPARED},
-            {strategy: Metrics.read(folder) for strategy, folder in measured.items()},
-            {strategy: BenchmarkReport.read(folder) for strategy, folder in measured.items()},
+            {
+                strategy: Result(
+                    places.compiled(model, strategy),
+                    Metrics.read(folder),
+                    BenchmarkReport.read(folder),
+                )
+                for strategy, folder in measured.items()
+            },
             fingerprint,
             options,
             directory,

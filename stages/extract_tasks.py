@@ -6,7 +6,6 @@ from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
 from fewtune.errors import last_line
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import read_lowered
-from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
 from fewtune.util.files import whole_directory, write_text
 from stages.command import main, say
@@ -20,7 +19,7 @@ def run(model: str) -> None:
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     lowered = read_lowered(places.imported(model))
-    tasks = extract_tasks(lowered, target_from_json(fingerprint.target))
+    tasks = extract_tasks(lowered)
     skeleton = None
     try:
         skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)

@@ -76,7 +76,7 @@ def lowered() -> tvm.IRModule:
 
 @cache
 def tasks() -> list[Task]:
-    return extract_tasks(lowered(), target())
+    return extract_tasks(lowered())
 
 
 def convolutions() -> dict[str, Task]:

@@ -19,7 +19,7 @@ def model_tasks(name: str, fingerprint: Fingerprint, count: int) -> list[Task]:
     target = target_from_json(fingerprint.target)
     with tempfile.TemporaryDirectory() as scratch:
         import_model(name, MODELS, target, fingerprint.threads, ImportOptions(), Path(scratch))
-        tasks = extract_tasks(read_lowered(Path(scratch)), target)
+        tasks = extract_tasks(read_lowered(Path(scratch)))
     heavy = [task for task in tasks if task.info.flops > 1e6 and "conv2d" in task.info.name]
     heavy.sort(key=lambda task: (-task.info.flops * task.info.weight, task.info.name))
     return heavy[:count]

@@ -301,7 +301,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     imported = places.imported(model)
     lowered = plain_lowered(imported, target)
-    tasks = extract_tasks(lowered, target)
+    tasks = extract_tasks(lowered)
     work = places.scratch / "stock" / model
     options = BenchmarkOptions(rounds=arguments.rounds)
     with device_lock(device_of(fingerprint).lock, f"stock {model}"):

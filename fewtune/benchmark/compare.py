@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
@@ -25,11 +25,17 @@ from fewtune.report import kernel_tables
 from fewtune.util.files import file_sha256, write_text
 
 
+class Result(NamedTuple):
+    """One strategy's result: the folder of its library, and what its benchmark wrote."""
+
+    compiled: Path
+    metrics: Metrics
+    report: BenchmarkReport
+
+
 def compare_strategies(
     import_directory: Path,
-    compile_directories: dict[str, Path],
-    metrics: dict[str, Metrics],
-    reports: dict[str, BenchmarkReport],
+    results: dict[str, Result],
     fingerprint: Fingerprint,
     options: CompareOptions,
     directory: Path,
@@ -41,7 +47,7 @@ def compare_strategies(
     Parameters
     ----------
     import_directory : Path
-    compile_directories, metrics, reports : dict
+    results : dict of Result
         By strategy: ``selective`` and ``full``.
     fingerprint : Fingerprint
     options : CompareOptions
@@ -55,15 +61,15 @@ def compare_strategies(
     MachineError
         If a process is killed, which happens if memory runs out.
     """
-    compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
-    libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
+    compiled = {name: CompileReport.read(each.compiled) for name, each in results.items()}
+    libraries = {name: results[name].compiled / each.library for name, each in compiled.items()}
     measure = partial(_measure, import_directory, libraries, fingerprint, options)
     stolen = Stolen()
     measured = [
         _in_another_process(partial(measure, number)) for number in range(options.processes)
     ]
     stolen_pct = stolen.pct()
-    selective = reports["selective"]
+    selective = results["selective"].report
     taken = options.model_copy(
         update={
             "copies": min(each.copies for each in measured),
@@ -72,7 +78,7 @@ def compare_strategies(
     )
     comparison = Comparison(
         model=selective.model,
-        **_tuning_figures(metrics["selective"], metrics["full"]),
+        **_tuning_figures(results["selective"].metrics, results["full"].metrics),
         **_latency_figures(measured),
         measuring_stolen_pct=stolen_pct,
         kernels=kernel_pairs(

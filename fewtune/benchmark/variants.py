@@ -89,7 +89,7 @@ class Variants:
         Which peer cannot run the model, and why.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what is measured beside what)
         self,
         import_directory: Path,
         libraries: dict[str, Path],

@@ -236,17 +236,10 @@ class Measurer:
 
     def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
         """Build candidates for duels, on all workers in parallel; those that are built stay."""
-        ready: dict[int, Built | Failure] = {}
-        modules = {}
-        for place, each in enumerate(wanted):
-            if isinstance(each, Built):
-                ready[place] = each
-            else:
-                modules[place] = each
+        modules = [tvm.ir.save_json(each) for each in wanted if not isinstance(each, Built)]
         with self.phases.timed("build_s"):
-            built = self.pool.build([tvm.ir.save_json(module) for module in modules.values()])
-        ready.update(zip(modules, built, strict=True))
-        return [ready[place] for place in range(len(wanted))]
+            built = iter(self.pool.build(modules))
+        return [each if isinstance(each, Built) else next(built) for each in wanted]
 
     def duel(
         self,

@@ -124,7 +124,7 @@ def _checked(
     return registration, files
 
 
-def add_model(
+def add_model(  # noqa: PLR0913 (what a user can say of a model)
     source: str,
     models_directory: Path,
     name: str | None = None,

@@ -86,7 +86,7 @@ def check_here(job: CheckJob) -> dict[str, Any]:
                 name, models, target, fingerprint.threads, job.options, job.left_out
             )
             at("TVM was splitting the model into tasks", optional=[])
-            tasks = [task.info for task in extract_tasks(imported.lowered, target)]
+            tasks = [task.info for task in extract_tasks(imported.lowered)]
     except FewtuneError as error:
         return _refused(found, error).as_json()
     except MemoryError:

@@ -65,7 +65,7 @@ def empty_report(
     return report
 
 
-def write_prediction(
+def write_prediction(  # noqa: PLR0913 (what a stage reads and writes)
     tasks: list[Task],
     selection: Selection,
     fingerprint: Fingerprint,

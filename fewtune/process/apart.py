@@ -216,17 +216,7 @@ class Child:
     """A child process that does a job, until the block ends."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """The steps that the last attempt did without."""
-        return self._job.left_out
-
-    @property
-    def advice(self) -> str:
-        """What a user can do if the job crashes whatever is left out."""
-        return self._job.advice
+        self.job = job
 
     def __enter__(self) -> Child:
         self._start()
@@ -272,21 +262,21 @@ class Child:
         is_started : bool
             False if nothing is left to do without.
         """
-        left_out = self._job.left_out
+        left_out = self.job.left_out
         if note.step is not None and note.step not in left_out:
             further = {note.step: reason}
         else:
             further = {name: reason for name in note.optional if name not in left_out}
         if further:
             left_out = left_out | note.left_out | further
-            self._job = self._job.model_copy(update={"left_out": left_out})
+            self.job = self.job.model_copy(update={"left_out": left_out})
             self._scratch.cleanup()
             self._start()
         return bool(further)
 
     def _start(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-apart-")
-        folder, job = Path(self._scratch.name), self._job
+        folder, job = Path(self._scratch.name), self.job
         (folder / JOB).write_text(json.dumps(job.model_dump(), default=_plain))
         hidden = None if job.shows_output else subprocess.DEVNULL
         self._process = subprocess.Popen(
@@ -311,8 +301,8 @@ def _result(child: Child) -> Any:
             if not child.again_without(crash.note, str(crash)):
                 is_shown = bool(os.environ.get(SHOW_STDERR))
                 hint = "" if is_shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
-                steps = ", with no optional step left to do without" if child.left_out else ""
-                raise InputError(f"{crash}{steps}: {child.advice}{hint}") from None
+                steps = ", with no optional step left to do without" if child.job.left_out else ""
+                raise InputError(f"{crash}{steps}: {child.job.advice}{hint}") from None
 
 
 def _plain(value: Any) -> Any:

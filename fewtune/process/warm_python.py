@@ -26,13 +26,8 @@ _EVERY_S = 0.2
 def main(arguments: list[str]) -> int:
     """Run Python's ``arguments`` in the warm process, or by Python itself."""
     parent = os.getppid()
-    if "DVC_STAGE" in os.environ and os.getsid(0) != os.getpid():
-        try:
-            orphan = os.getsid(parent) != os.getsid(0)
-        except OSError:
-            orphan = True
-        if orphan:
-            return TERMINATED
+    if _is_orphan(parent):
+        return TERMINATED
     address = os.environ.get(SOCKET, "")
     if len(arguments) < 2 or arguments[0] != "-m" or not address:
         return _by_itself(arguments)
@@ -64,6 +59,26 @@ def main(arguments: list[str]) -> int:
     # If the fork has a process group of its own, signals to this group do not reach it.
     own = answer == b"g"
     signal.signal(signal.SIGINT, forward if own else signal.SIG_IGN)
+    code = _awaited(warm, parent)
+    if code < 0:
+        # The fork was ended by a signal: the waiting process has to see the same.
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _is_orphan(parent: int) -> bool:
+    """Whether DVC started this process for a run that has ended since."""
+    if "DVC_STAGE" not in os.environ or os.getsid(0) == os.getpid():
+        return False
+    try:
+        return os.getsid(parent) != os.getsid(0)
+    except OSError:
+        return True
+
+
+def _awaited(warm: socket.socket, parent: int) -> int:
+    """The fork's exit code; that of a terminated process once the parent is gone."""
     warm.settimeout(_EVERY_S)
     reply = b""
     while len(reply) < 4:
@@ -80,12 +95,7 @@ def main(arguments: list[str]) -> int:
         if not chunk:
             return 1
         reply += chunk
-    code = int.from_bytes(reply, "big", signed=True)
-    if code < 0:
-        # The fork was ended by a signal: the waiting process has to see the same.
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
-        os.kill(os.getpid(), -code)
-    return code
+    return int.from_bytes(reply, "big", signed=True)
 
 
 def _by_itself(arguments: list[str]) -> int:

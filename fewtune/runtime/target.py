@@ -43,33 +43,10 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
     MachineError
         If the target's device is not on this machine, or its architecture is another one.
     """
-    from fewtune.deploy.note import lacking_here
-    from fewtune.runtime.host_features import needed_extensions, unlike_its_name
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
-    host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
     text = text.strip()
-    if not elsewhere:
-        host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-        host["mcpu"] = host_cpu
-        if unlike := unlike_its_name(host_cpu):
-            host["mattr"] = unlike
-    if text in ("auto", "llvm", "cpu"):
-        config: dict[str, Any] | str = host
-    elif text.startswith("{"):
-        try:
-            config = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
-        except RecursionError:
-            raise InputError("the target is JSON nested too deeply") from None
-        if isinstance(config, dict) and config.get("kind") == "llvm":
-            _require_known(text, config)
-            if "mcpu" in config:
-                host.pop("mattr", None)
-            config = {**host, **config}
-    else:
-        config = {"kind": text}
+    config = _config(text, threads, elsewhere)
     _load_for(config)
     try:
         if config == {"kind": "cuda"} and tvm.cuda(0).exist:
@@ -80,9 +57,45 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         raise InputError(
             f"target {text!r} is not one that TVM knows ({reason}); give auto, llvm, cuda or JSON"
         ) from None
-    if elsewhere:
-        register_intrinsics(target)
-        return target
+    if not elsewhere:
+        _require_here(text, target)
+    register_intrinsics(target)
+    return target
+
+
+def _config(text: str, threads: int, elsewhere: bool) -> Any:
+    """The target as TVM takes it; what is not said of a CPU is as on this machine."""
+    from fewtune.runtime.host_features import unlike_its_name
+    from fewtune.runtime.tvm import tvm
+
+    host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
+    if not elsewhere:
+        host["mcpu"] = tvm.get_global_func("target.llvm_get_system_cpu")()
+        if unlike := unlike_its_name(host["mcpu"]):
+            host["mattr"] = unlike
+    if text in ("auto", "llvm", "cpu"):
+        return host
+    if not text.startswith("{"):
+        return {"kind": text}
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError("the target is JSON nested too deeply") from None
+    if isinstance(config, dict) and config.get("kind") == "llvm":
+        _require_known(text, config)
+        if "mcpu" in config:
+            host.pop("mattr", None)
+        config = {**host, **config}
+    return config
+
+
+def _require_here(text: str, target: tvm.target.Target) -> None:
+    """Raise `MachineError` where this machine cannot run code of a target."""
+    from fewtune.deploy.note import lacking_here
+    from fewtune.runtime.host_features import needed_extensions
+
     if is_foreign(target):
         raise MachineError(
             f"target {text!r} is of {architecture(target)} and this machine is "
@@ -92,14 +105,11 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         raise MachineError(
             f"target {text!r} needs {', '.join(lacking)}, which this machine's CPU lacks: give auto"
         )
-    device = tvm_device(target)
-    if not device.exist:
+    if not tvm_device(target).exist:
         raise MachineError(
             f"target {text!r} needs a {target.kind.name} device and this machine has none; "
             "set fingerprint.target to auto to tune for its CPU"
         )
-    register_intrinsics(target)
-    return target
 
 
 def _require_known(text: str, config: dict[str, Any]) -> None:

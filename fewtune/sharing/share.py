@@ -62,7 +62,7 @@ class SharingWork(ShareJob):
         Sharing(self, place, finals).run()
 
 
-def share_schedules(
+def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     tasks: list[Task],
     selection: Selection,
     tune_directory: Path,

@@ -185,7 +185,7 @@ def _import(run: Run, scratch: Path) -> None:
 def _extract(run: Run, scratch: Path) -> None:
     imported, target = run.place("import_model"), run.fingerprint.target
     lowered = read_lowered(imported)
-    tasks = extract_tasks(lowered, target_from_json(target))
+    tasks = extract_tasks(lowered)
     TaskTable(model=NAME, target=target, tasks=[task.info for task in tasks]).write(scratch)
     write_modules(tasks, scratch)
     try:

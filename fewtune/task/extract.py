@@ -48,15 +48,13 @@ def kernels(lowered: tvm.IRModule) -> dict[str, str]:
     }
 
 
-def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task]:
-    """The distinct kernels of a model, heaviest first.
+def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
+    """The distinct kernels of a model, heaviest first; scheduled ones are left out.
 
     Parameters
     ----------
     lowered : IRModule
         Output of `fewtune.model.import_model.lower`.
-    target : Target
-        What the tasks are for; kernels already scheduled for it are left out.
 
     Returns
     -------

@@ -29,7 +29,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
@@ -294,6 +294,18 @@ def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
     return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
 
 
+class PreparedKernel(NamedTuple):
+    """A built candidate and its arguments.
+
+    Before a call, some weights and the output are flushed, and some activations written anew.
+    """
+
+    built: Any
+    arguments: list[Any]
+    flushed: list[Any]
+    activations: list[Any]
+
+
 class CacheState:
     """Puts the caches into the state in which a model calls a kernel; one for each process.
 
@@ -312,28 +324,14 @@ class CacheState:
         set_function(_BEFORE_CALL, self._before_call)
 
     def evaluate(
-        self,
-        built: Any,
-        device: Any,
-        arguments: list[Any],
-        flushed: list[Any],
-        activations: list[Any],
-        count: int,
-        once_s: float = 0.0,
+        self, kernel: PreparedKernel, device: Any, count: int, once_s: float = 0.0
     ) -> list[float]:
         """Measure single calls.
 
         Parameters
         ----------
-        built : Module
-            With the kernel as ``main``.
+        kernel : PreparedKernel
         device : Device
-        arguments : list of Tensor
-        flushed : list of Tensor
-            The arguments that are flushed before each call: weights and outputs.
-        activations : list of Tensor
-            The arguments that are written anew before each call, `sliced`, in reverse order: what
-            a kernel reads first, the kernel before it wrote last.
         count : int
         once_s : float
             Seconds of a call, if known; 0 before the first call.
@@ -343,14 +341,15 @@ class CacheState:
         times_s : list of float
             One a call.
         """
-        self._flushed, self._activations = flushed, activations[::-1]
+        # A kernel reads first what the kernel before it wrote last.
+        self._flushed, self._activations = kernel.flushed, kernel.activations[::-1]
         try:
             if once_s >= _LONG_S:
-                return self._one_by_one(built["main"], arguments, count)
-            evaluator = built.time_evaluator(
+                return self._one_by_one(kernel.built["main"], kernel.arguments, count)
+            evaluator = kernel.built.time_evaluator(
                 "main", device, number=1, repeat=count, f_preproc=_BEFORE_CALL
             )
-            return [float(value) for value in evaluator(*arguments).results]
+            return [float(value) for value in evaluator(*kernel.arguments).results]
         finally:
             # References kept here would keep buffers alive that the worker drops.
             self._flushed, self._activations = [], []

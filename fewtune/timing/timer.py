@@ -17,6 +17,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.timing.buffers import Buffers, Specs, filler
 from fewtune.timing.cache_state import (
     CacheState,
+    PreparedKernel,
     flusher,
     rewriter,
     sliced,
@@ -79,18 +80,6 @@ class BuiltKernel(NamedTuple):
     parallel_axis: int
 
 
-class _Kernel(NamedTuple):
-    """A built candidate and its arguments.
-
-    Before a call, some weights and the output are flushed, and some activations written anew.
-    """
-
-    built: Any
-    arguments: list[Any]
-    flushed: list[Any]
-    activations: list[Any]
-
-
 class Timer:
     """Times built candidates; owns their argument buffers.
 
@@ -106,6 +95,8 @@ class Timer:
 
     Attributes
     ----------
+    buffers : Buffers
+        The memory of arguments.
     fixed_kernel : MultiplyAdd or None
         What starts TVM's threads, and tells the machine's peak.
     caches : CacheState or None
@@ -128,7 +119,7 @@ class Timer:
         self.caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
-        self._buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
+        self.buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
 
     def get_ready(self) -> None:
         """Compile what all measurements need, which takes a third of a second; run nothing."""
@@ -153,7 +144,7 @@ class Timer:
             fastest_s = min(self.fixed_kernel.once_s() for _ in range(_FIXED_CALLS))
             self._most_flops_s = self.fixed_kernel.flops / fastest_s
 
-    def _raced(self, kernel: _Kernel, race: Race) -> list[float]:
+    def _raced(self, kernel: PreparedKernel, race: Race) -> list[float]:
         first = self._evaluate(kernel, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
@@ -181,7 +172,9 @@ class Timer:
         with apart_from_the_pool():
             return self._duelled(kernels, rounds, round_s)
 
-    def _duelled(self, kernels: list[_Kernel], rounds: int, round_s: float) -> list[list[float]]:
+    def _duelled(
+        self, kernels: list[PreparedKernel], rounds: int, round_s: float
+    ) -> list[list[float]]:
         samples: list[list[float]] = [[] for _ in kernels]
         once_s, calls = [], []
         for kernel in kernels:
@@ -192,28 +185,11 @@ class Timer:
                 samples[place].extend(self._evaluate(kernel, calls[place], 1, once_s[place]))
         return samples
 
-    def forget(self) -> None:
-        """Forget the task; its memory is kept for the next one."""
-        self._buffers.forget()
-
-    def lend(self, elements: int) -> Any | None:
-        """Memory that a model may use until the next task is measured (`Buffers.lend`)."""
-        return self._buffers.lend(elements)
-
-    def borrow(self, number: int, elements: int) -> Any | None:
-        """Memory of an argument, for a check (`Buffers.borrow`)."""
-        return self._buffers.borrow(number, elements)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of buffers that are kept from task to task."""
-        return self._buffers.held_bytes
-
-    def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> _Kernel:
+    def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> PreparedKernel:
         """A candidate with its arguments, those to flush and those to rewrite."""
-        arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
+        arguments = self.buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host or not is_on("cache_states"):
-            return _Kernel(built.code, arguments, [], [])
+            return PreparedKernel(built.code, arguments, [], [])
         # This must not happen within a measurement.
         self.get_ready()
         weights = [arguments[place] for place in built.weight_places]
@@ -221,7 +197,7 @@ class Timer:
         evicted = to_be_evicted(activations, self._own_caches_bytes, self._cache_bytes)
         kept = activations[: len(activations) - len(evicted)]
         rewritten = to_be_rewritten(kept, self._own_caches_bytes)
-        return _Kernel(
+        return PreparedKernel(
             built.code,
             arguments,
             [*(to_be_flushed(weights, self._cache_bytes) if cold else []), *evicted],
@@ -229,20 +205,13 @@ class Timer:
         )
 
     def _evaluate(
-        self, kernel: _Kernel, number: int, repeat: int, once_s: float = 0.0
+        self, kernel: PreparedKernel, number: int, repeat: int, once_s: float = 0.0
     ) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
         if kernel.flushed or kernel.activations:
             assert self.caches is not None
-            times_s = self.caches.evaluate(
-                kernel.built,
-                self._device,
-                kernel.arguments,
-                kernel.flushed,
-                kernel.activations,
-                min(number, _MOST_SINGLE_CALLS) * repeat,
-                once_s,
-            )
+            count = min(number, _MOST_SINGLE_CALLS) * repeat
+            times_s = self.caches.evaluate(kernel, self._device, count, once_s)
             return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
         evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
         return [float(value) for value in evaluator(*kernel.arguments).results]

@@ -109,7 +109,7 @@ def run_session(
     return state
 
 
-def tune(
+def tune(  # noqa: PLR0913 (what a stage reads and writes)
     tasks: list[Task],
     selection: Selection,
     fingerprint: Fingerprint,

@@ -44,17 +44,6 @@ class Table:
         ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
         return "".join("  ".join(self._aligned(line, widths)).rstrip() + "\n" for line in ruled)
 
-    def records(self) -> list[dict[str, str]]:
-        """A mapping from heading to text for each row."""
-        return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
-
-    def columns(self) -> dict[str, list[str]]:
-        """Each heading with the texts below it."""
-        return {
-            heading: [row[column] for row in self.rows]
-            for column, heading in enumerate(self.headings)
-        }
-
     def print(self, stream: TextIO | None = None) -> None:
         """Show the table: ruled where it is a terminal wide enough, plain columns elsewhere."""
         stream = stream or sys.stdout

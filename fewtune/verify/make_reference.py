@@ -28,7 +28,7 @@ _EXACT_TAIL = frozenset(
 )
 
 
-def make_reference(
+def make_reference(  # noqa: PLR0913 (all that a reference is made of)
     model: ModelProto | LightModel,
     simplified: ModelProto | LightModel,
     outputs: Sequence[TensorSpec],

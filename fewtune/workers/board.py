@@ -162,7 +162,7 @@ class BoardRunner:
                 with contextlib.suppress(Exception):
                     self._session.remove(library_path(self._folder, number).name)
         if self._timer is not None:
-            self._timer.forget()
+            self._timer.buffers.forget()
 
     def resident_bytes(self) -> int:
         """Memory this process holds."""

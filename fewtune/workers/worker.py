@@ -94,7 +94,7 @@ class Worker:
 
     def _own_checker(self) -> Checker:
         if self._checker is None:
-            borrow = None if has_own_device(self._target) else self.timer.borrow
+            borrow = None if has_own_device(self._target) else self.timer.buffers.borrow
             self._checker = Checker(self._target, borrow=borrow)
         return self._checker
 
@@ -144,7 +144,7 @@ class Worker:
         from fewtune.workers.model_runner import ModelRun
 
         skeleton = Skeleton.model_validate_json(skeleton_json)
-        self._model = ModelRun(skeleton, contenders, self._target, self.timer.lend)
+        self._model = ModelRun(skeleton, contenders, self._target, self.timer.buffers.lend)
 
     def run_model(self) -> ContenderSamples:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
@@ -155,11 +155,11 @@ class Worker:
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
         self._scheduled = {n: each for n, each in self._scheduled.items() if n in self._built}
-        self.timer.forget()
+        self.timer.buffers.forget()
 
     def resident_bytes(self) -> int:
         """Memory this process holds, without the buffers that are kept from task to task."""
-        held_bytes = self.timer.held_bytes
+        held_bytes = self.timer.buffers.held_bytes
         if self._checker is not None:
             held_bytes += self._checker.held_bytes
         return resident_bytes() - held_bytes

@@ -25,7 +25,7 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.compare import compare_strategies
+from fewtune.benchmark.compare import Result, compare_strategies
 from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
 from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Variants
@@ -197,9 +197,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     metrics = Metrics.read(directory)
     comparison = compare_strategies(
         tuned_tiny.imported(),
-        {"selective": tuned_tiny.compiled(), "full": tuned_tiny.compiled()},
-        {"selective": metrics, "full": metrics},
-        {"selective": report, "full": report},
+        dict.fromkeys(("selective", "full"), Result(tuned_tiny.compiled(), metrics, report)),
         tuned_tiny.fingerprint(),
         CompareOptions(rounds=5, copies=2, processes=2),
         tmp_path,

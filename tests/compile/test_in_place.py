@@ -210,7 +210,7 @@ def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
     imported(ended(two_parts()).model("y"), tmp_path)
     target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
     lowered = read_lowered(tmp_path / "import")
-    tasks = extract_tasks(lowered, target)
+    tasks = extract_tasks(lowered)
     log, directory = tmp_path / "share", tmp_path / "compile"
     log.mkdir()
     directory.mkdir()

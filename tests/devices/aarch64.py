@@ -60,7 +60,7 @@ def run(python: str, folder: Path) -> float:
             tuned_tiny.NAME, models, target, own.threads, ImportOptions(), folder / "import"
         )
         lowered = read_lowered(folder / "import")
-        tasks = extract_tasks(lowered, target)
+        tasks = extract_tasks(lowered)
         infos = [task.info for task in tasks]
         TaskTable(model=tuned_tiny.NAME, target=own.target, tasks=infos).write(folder / "tasks")
         write_modules(tasks, folder / "tasks")

@@ -59,14 +59,14 @@ def test_weights_are_there_once_and_kernels_keep_their_calls(modules):
 
 def test_the_largest_shape_alone_is_what_it_was(modules):
     joined, _ = one_module(modules)
-    tasks = [extract_tasks(each, host_target(1)) for each in (largest_alone(joined), modules[0])]
+    tasks = [extract_tasks(each) for each in (largest_alone(joined), modules[0])]
     assert [task.info for task in tasks[0]] == [task.info for task in tasks[1]]
 
 
 def test_tasks_know_their_shapes(modules):
     joined, _ = one_module(modules)
-    own = {task.info.workload: task.info for task in extract_tasks(modules[0], host_target(1))}
-    for task in extract_tasks(joined, host_target(1)):
+    own = {task.info.workload: task.info for task in extract_tasks(modules[0])}
+    for task in extract_tasks(joined):
         if task.info.is_of_other_shape:
             assert task.info.workload not in own
             assert (task.info.weight, task.info.calls.keys()) == (0, {"main_1"})

@@ -98,7 +98,7 @@ def searched(tasks: list[Task]) -> list[Task]:
     ],
 )
 def test_family_of_a_convolution(model, operator, layout):
-    found = searched(extract_tasks(lowered(model, layout), TARGET))
+    found = searched(extract_tasks(lowered(model, layout)))
     assert [task.info.operator for task in found] == [operator]
     assert found[0].info.anchor.endswith(f"conv2d_{layout.lower()}")
 
@@ -114,7 +114,7 @@ def test_family_of_a_convolution(model, operator, layout):
     ],
 )
 def test_family_and_cost_of_a_product(left, right, operator):
-    (task,) = extract_tasks(lowered(product(left, right)), TARGET)
+    (task,) = extract_tasks(lowered(product(left, right)))
     output = [*left[:-1], right[-1]]
     assert task.info.operator == operator
     assert task.info.flops == 2 * np.prod(left) * right[-1]
@@ -145,7 +145,7 @@ def convolution(operator: str, inputs: list[int], weight: list[int], groups: int
 )
 def test_a_logs_workload_has_its_tasks_family(model, family):
     """A log keeps no kernel's name; the module tells the family of all that is searched."""
-    tasks = extract_tasks(lowered(model), TARGET)
+    tasks = extract_tasks(lowered(model))
     assert family in {task.info.operator for task in searched(tasks)}
     for task in tasks:
         told = analyse(None, task.mod).operator
@@ -156,7 +156,7 @@ def test_a_logs_workload_has_its_tasks_family(model, family):
 
 
 def test_cost_of_a_convolution():
-    (task,) = searched(extract_tasks(lowered(conv(8, 16, 3)), TARGET))
+    (task,) = searched(extract_tasks(lowered(conv(8, 16, 3))))
     # Padding to 10x10x8, 8x8x16 sums of 3x3x8 products, bias and ReLU on each of them.
     assert task.info.flops == 10 * 10 * 8 + 2 * (8 * 8 * 16) * (3 * 3 * 8) + 2 * (8 * 8 * 16)
     assert task.info.shapes == [[1, 8, 8, 8], [3, 3, 8, 16], [1, 1, 1, 16], [1, 8, 8, 16]]
@@ -164,7 +164,7 @@ def test_cost_of_a_convolution():
 
 
 def test_tasks_of_a_model():
-    infos = [task.info for task in extract_tasks(tiny(), TARGET)]
+    infos = [task.info for task in extract_tasks(tiny())]
     families = sorted(info.operator for info in infos)
     assert families.count("conv2d") == 4
     assert {"conv2d", "dense", "pool", "softmax"} <= set(families)
@@ -174,31 +174,31 @@ def test_tasks_of_a_model():
 
 def test_tasks_are_those_of_metaschedule():
     for module in (tiny(), lowered(conv(8, 8, 3, layers=3))):
-        ours = {task.info.workload: task.info.weight for task in extract_tasks(module, TARGET)}
+        ours = {task.info.workload: task.info.weight for task in extract_tasks(module)}
         theirs = ms.relax_integration.extract_tasks(module, TARGET)
         assert {workload_hash(it.dispatched[0]): it.weight for it in theirs} == ours
 
 
 def test_equal_kernels_are_one_task():
     module = lowered(conv(8, 8, 3, layers=3))
-    (task,) = searched(extract_tasks(module, TARGET))
+    (task,) = searched(extract_tasks(module))
     assert task.info.weight == 3
     assert kernels(module)[task.info.name] == task.info.workload
 
 
 def test_nothing_worth_tuning():
-    tasks = extract_tasks(lowered(elementwise_model()), TARGET)
+    tasks = extract_tasks(lowered(elementwise_model()))
     assert [task.info.operator for task in tasks] == ["elementwise"]
     selection, _ = select_tasks(
         tasks, SelectOptions(), target=TARGET, model="plain", strategy="selective"
     )
     assert selection.clusters == []
     assert selection.set_aside == [tasks[0].info.name]
-    assert extract_tasks(tvm.IRModule({"main": tiny()["main"]}), TARGET) == []
+    assert extract_tasks(tvm.IRModule({"main": tiny()["main"]})) == []
 
 
 def test_files_give_the_tasks_back(tmp_path):
-    tasks = extract_tasks(tiny(), TARGET)
+    tasks = extract_tasks(tiny())
     table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
     table.write(tmp_path)
     write_modules(tasks, tmp_path)
@@ -216,7 +216,7 @@ import sys
 from fewtune.task.extract import extract_tasks
 from fewtune.runtime.tvm import tvm
 module = tvm.ir.load_json(open(sys.argv[1]).read())
-for task in extract_tasks(module, tvm.target.Target({"kind": "llvm", "num-cores": 2})):
+for task in extract_tasks(module):
     print(task.info.model_dump_json())
 """
 
@@ -233,7 +233,7 @@ def test_every_process_finds_the_same(tmp_path):
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": "7"},
     )
-    here = [task.info.model_dump_json() for task in extract_tasks(module, TARGET)]
+    here = [task.info.model_dump_json() for task in extract_tasks(module)]
     assert told.stdout.splitlines() == here
 
 
@@ -241,7 +241,7 @@ def test_every_process_finds_the_same(tmp_path):
 def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path):
     model, _ = quantized_network(tmp_path)
     module = lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
-    costs = {task.info.name: task.info for task in extract_tasks(module, TARGET)}
+    costs = {task.info.name: task.info for task in extract_tasks(module)}
     (info,) = (
         each for each in costs.values() if each.shapes[0] == [1, 8, 8, 16] and each.byte_flops
     )

@@ -11,7 +11,7 @@ from fewtune.model.passes import winograd
 from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_state import parallel_axis, rewriter, sliced
+from fewtune.timing.cache_state import PreparedKernel, parallel_axis, rewriter, sliced
 from tests import tuned_tiny
 
 
@@ -44,7 +44,9 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
         lambda *given: calls.append(("rewrite", list(given))),
     )
     data, weight, *_, result = arguments
-    times_s = state.evaluate(built, device, arguments, [weight], [data, result], 3, once_s)
+    times_s = state.evaluate(
+        PreparedKernel(built, arguments, [weight], [data, result]), device, 3, once_s
+    )
     assert len(times_s) == 3
     assert min(times_s) > 0
     assert [name for name, _ in calls] == ["rewrite", "flush"] * 3

@@ -55,11 +55,7 @@ def blocks(count, zeros):
 def test_layers_that_differ_by_scales_and_zero_points_are_one_task():
     model, feeds = blocks(4, zeros=[119, 7, 130, 201])
     lowered = lower(simplified(model), target(), "NHWC")
-    found = [
-        task.info
-        for task in extract_tasks(lowered, target())
-        if task.info.anchor == "integer_conv2d"
-    ]
+    found = [task.info for task in extract_tasks(lowered) if task.info.anchor == "integer_conv2d"]
     # The last one also turns its result into the model's layout.
     assert sorted(task.weight for task in found) == [1, 3]
     assert_within_a_step(model, feeds)
@@ -69,7 +65,7 @@ def test_bytes_are_not_written_as_floats_for_the_kernel_that_sums_them():
     """Two convolutions that are summed: the one that does not sum writes bytes."""
     model, feeds = blocks(2, zeros=[3, 90])
     lowered = lower(simplified(model), target(), "NHWC")
-    for task in extract_tasks(lowered, target()):
+    for task in extract_tasks(lowered):
         if task.info.anchor == "integer_conv2d":
             assert str(task.mod["main"].params[-1].dtype) == "uint8"
     assert_within_a_step(model, feeds)

@@ -60,7 +60,7 @@ def test_a_padded_convolution_gives_the_same_result(settings, depth, tmp_path):
     points = int(np.prod(report.outputs[0].shape)) // 75
     assert report.saved_flops == -2 * points * depth * 5
     lowered = read_lowered(tmp_path / "import")
-    tasks = {task.info.operator: task.info for task in extract_tasks(lowered, tuned_tiny.target())}
+    tasks = {task.info.operator: task.info for task in extract_tasks(lowered)}
     assert tasks["conv2d"].shapes[-1][-1] == 80
     # The kernel that drops the padding computes bias and activation.
     (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
@@ -159,7 +159,7 @@ def test_padded_attention_gives_the_same_result(tokens, tmp_path):
     lowered = read_lowered(tmp_path / "import")
     target = tuned_tiny.target()
     lanes = CpuTraits.of(target).lanes("float32")
-    tasks = [task.info for task in extract_tasks(lowered, target)]
+    tasks = [task.info for task in extract_tasks(lowered)]
     products = {task.shapes[-1][-1]: task.shapes for task in tasks if task.anchor == "matmul"}
     assert set(products) == {-(-tokens // lanes) * lanes, 64}
     assert all(shapes[0][-2] > tokens for shapes in products.values())

@@ -104,7 +104,7 @@ def test_any_size_padding_and_batch_agree_with_onnxruntime(m, size, given):
 def test_channels_that_fill_no_vector_agree(channels, filters):
     model = convolution_model((6, 6), channels=channels, filters=filters)
     module = lowered_with(model, 2)
-    tasks = extract_tasks(module, tuned_tiny.target())
+    tasks = extract_tasks(module)
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
     # Filters are padded to vectors.
     assert product.info.shapes[1] == [16, channels, 16 if filters == 7 else 48]
@@ -118,7 +118,7 @@ def test_rows_added_to_fill_registers_change_nothing(is_scheduled, monkeypatch):
     model = convolution_model((28, 27))
     monkeypatch.setattr(CpuTraits, "of", staticmethod(lambda _: AVX2))
     module = lowered_with(model, 4)
-    tasks = extract_tasks(module, tuned_tiny.target())
+    tasks = extract_tasks(module)
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
     # 49 tiles.
     assert product.info.shapes == [[36, 50, 16], [36, 16, 32], [36, 50, 32]]
@@ -130,7 +130,7 @@ def test_rows_are_added_after_all_images(monkeypatch):
     monkeypatch.setattr(winograd, "padded_rows", lambda rows, *_: rows + 3)
     model = convolution_model((6, 9), batch=3)
     module = lowered_with(model, 4)
-    tasks = extract_tasks(module, tuned_tiny.target())
+    tasks = extract_tasks(module)
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
     assert product.info.shapes[0] == [36, 3 * 2 * 3 + 3, 16]
     assert error_of(model, scheduled(module)) < BOUND
@@ -165,7 +165,7 @@ def test_a_leaky_activation_is_folded_into_the_output_transform():
     (relu,) = [node for node in model.graph.node if node.op_type == "Relu"]
     relu.op_type = "LeakyRelu"
     module = lowered_with(model, 4)
-    tasks = {task.info.name: task for task in extract_tasks(module, tuned_tiny.target())}
+    tasks = {task.info.name: task for task in extract_tasks(module)}
     (name,) = [name for name in tasks if winograd.OUTPUT in name]
     schedule = tvm.s_tir.Schedule(tasks[name].mod)
     assert len(blocks_of(schedule)) > 3
@@ -179,7 +179,7 @@ def test_unscheduled_transforms_agree_too():
 
 
 def test_the_product_is_a_task_with_a_quarter_of_the_multiplications():
-    tasks = extract_tasks(plain(), tuned_tiny.target())
+    tasks = extract_tasks(plain())
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
     # 8 x 8 outputs of 9 products each are four tiles of 36.
     assert product.info.shapes[0] == [36, 4, 16]
@@ -189,7 +189,7 @@ def test_the_product_is_a_task_with_a_quarter_of_the_multiplications():
 
 def test_transforms_run_on_all_threads_and_lanes():
     model = convolution_model((32, 32), channels=64)
-    tasks = {t.info.name: t for t in extract_tasks(lowered_with(model, 4), tuned_tiny.target())}
+    tasks = {t.info.name: t for t in extract_tasks(lowered_with(model, 4))}
     transforms = [name for name in tasks if winograd.INPUT in name or winograd.OUTPUT in name]
     assert len(transforms) == 2
     for name in transforms:
@@ -206,7 +206,7 @@ def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters, lanes):
     model = convolution_model((8, 8), channels=64, filters=filters)
     simplified = prepare.simplify(bind_shapes(model, {}, {}))
     module = lower(simplified, target, "NHWC", winograd.Winograd(lambda _: 4))
-    (output,) = [t for t in extract_tasks(module, target) if winograd.OUTPUT in t.info.name]
+    (output,) = [t for t in extract_tasks(module) if winograd.OUTPUT in t.info.name]
     schedule = default_schedule(output.mod, target)
     assert schedule is not None
     text = schedule.mod.script()

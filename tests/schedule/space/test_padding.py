@@ -19,7 +19,7 @@ PADS = [1, 1, 1, 1]
 
 
 def byte_convolution(model: onnx.ModelProto) -> tvm.IRModule:
-    tasks = extract_tasks(lower(simplified(model), target(), "NHWC"), target())
+    tasks = extract_tasks(lower(simplified(model), target(), "NHWC"))
     (found,) = [task.mod for task in tasks if task.info.anchor.startswith("integer_conv2d")]
     return found
 

@@ -26,7 +26,7 @@ def drawn(parameter, random):
 
 def test_drawn_schedules_are_right():
     model, _ = byte_convolution(32, 32, 3, group=8, pads=[1, 1, 1, 1])
-    tasks = extract_tasks(lower(simplified(model), target(), "NHWC"), target())
+    tasks = extract_tasks(lower(simplified(model), target(), "NHWC"))
     (task,) = [each for each in tasks if each.info.anchor == "integer_conv2d"]
     random = np.random.default_rng(0)
     given = [drawn(each, random) for each in task.mod["main"].params]
