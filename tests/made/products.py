@@ -3,6 +3,17 @@
 from fewtune.runtime.tvm import te, tvm
 
 
+def matrix_product(rows, columns, depth):
+    """The module of a product of two matrices."""
+    left = te.placeholder((rows, depth), name="left")
+    right = te.placeholder((depth, columns), name="right")
+    k = te.reduce_axis((0, depth), name="k")
+    made = te.compute(
+        (rows, columns), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), name="product"
+    )
+    return tvm.IRModule({"main": te.create_prim_func([left, right, made])})
+
+
 def product_of_words(rows, words, columns, lanes, dot):
     """The product's module, its columns in vectors of so many lanes.
 

@@ -8,6 +8,7 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import architecture, is_aarch64, resolve_target
 from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
+from tests.made.products import matrix_product
 
 pytestmark = pytest.mark.slow
 
@@ -15,16 +16,6 @@ NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "
 # A vector's multiply-add, and one that is stored on the stack or loaded from there.
 _ADD = re.compile(r"\bfmla\s+v\d+\.4s")
 _SPILL = re.compile(r"\b(?:str|ldr|stp|ldp|stur|ldur)\s+q\d.*\[sp")
-
-
-def product(rows: int, columns: int, depth: int) -> tvm.IRModule:
-    left = te.placeholder((rows, depth), name="left")
-    right = te.placeholder((depth, columns), name="right")
-    axis = te.reduce_axis((0, depth), name="k")
-    out = te.compute(
-        (rows, columns), lambda i, j: te.sum(left[i, axis] * right[axis, j], axis=axis), name="out"
-    )
-    return tvm.IRModule({"main": te.create_prim_func([left, right, out])})
 
 
 def convolution(size: int, channels: int, filters: int) -> tvm.IRModule:
@@ -68,7 +59,7 @@ def tvm_json(config: dict) -> str:
 @pytest.mark.parametrize("mcpu", ["neoverse-n1", "cortex-a72", "generic"])
 @pytest.mark.parametrize(
     "module",
-    [product(196, 256, 256), product(64, 1000, 512), convolution(14, 64, 96)],
+    [matrix_product(196, 256, 256), matrix_product(64, 1000, 512), convolution(14, 64, 96)],
     ids=["product", "classifier", "convolution"],
 )
 def test_default_schedules_fill_neon_and_keep_sums_in_registers(module, mcpu):

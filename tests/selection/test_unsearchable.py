@@ -3,26 +3,17 @@
 from types import SimpleNamespace
 from typing import Any
 
-from fewtune.runtime.tvm import te, tvm
+from fewtune.runtime.tvm import tvm
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity import similarity
 from tests.made.banks import task_info
 from tests.made.kernels import TARGET
-from tests.made.products import product_with_permuted_bias
-
-
-def product(width: int) -> tvm.IRModule:
-    data, weight = te.placeholder((width, 32)), te.placeholder((32, width))
-    depth = te.reduce_axis((0, 32))
-    result = te.compute(
-        (width, width), lambda i, j: te.sum(data[i, depth] * weight[depth, j], axis=depth)
-    )
-    return tvm.IRModule({"main": te.create_prim_func([data, weight, result])})
+from tests.made.products import matrix_product, product_with_permuted_bias
 
 
 def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
-    modules = {"odd": product(16), "plain": product(32)}
+    modules = {"odd": matrix_product(16, 16, 32), "plain": matrix_product(32, 32, 32)}
     generated = similarity.generated
 
     def raising(module: tvm.IRModule, *given: Any) -> Any:

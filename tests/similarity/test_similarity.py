@@ -19,6 +19,7 @@ from fewtune.similarity.similarity import (
     similarity_rate,
     trace_overlap,
 )
+from tests.made.products import matrix_product
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
@@ -30,15 +31,6 @@ def tile(extent: int, parts: int = 4) -> TileSampling:
 def space(*extents: int, form: str = "tiled", traces: int = 1) -> DesignSpace:
     trace = SpaceTrace((form,), tuple(tile(extent) for extent in extents))
     return DesignSpace((trace,) * traces)
-
-
-def matmul(rows: int, columns: int, depth: int) -> tvm.IRModule:
-    te = tvm.te
-    a = te.placeholder((rows, depth), name="a")
-    b = te.placeholder((depth, columns), name="b")
-    k = te.reduce_axis((0, depth), name="k")
-    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
 def test_divisors():
@@ -99,11 +91,11 @@ def test_other_forms_and_families_are_unlike():
 
 
 def test_space_of_a_matrix_product():
-    first = design_space(matmul(32, 48, 64), TARGET)
-    assert first == design_space(matmul(32, 48, 64), TARGET)
+    first = design_space(matrix_product(32, 48, 64), TARGET)
+    assert first == design_space(matrix_product(32, 48, 64), TARGET)
     tiles = [it for it in first.traces[0].samplings if isinstance(it, TileSampling)]
     assert [(it.extent, it.parts) for it in tiles] == [(32, 4), (48, 4), (64, 2)]
-    other = design_space(matmul(32, 96, 64), TARGET)
+    other = design_space(matrix_product(32, 96, 64), TARGET)
     assert other.traces[0].form == first.traces[0].form
     # Divisors of 48 and 96 overlap 10 in 12; rows, depth and the unrolling are the same.
     assert similarity_rate(first, other) == pytest.approx((10 / 12) ** (1 / 4))
