@@ -150,7 +150,7 @@ def _note_in(stream: BinaryIO, library: Path) -> tuple[Note, int]:
             raise ValueError("another digest")
         note = _parsed(Note, json.loads(text))
         _check(note)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{library} has a damaged note: {_AGAIN}") from None
     return note, end - length
 

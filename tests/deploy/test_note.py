@@ -58,6 +58,8 @@ def test_whatever_is_changed_is_refused(library, tmp_path):
         {"target": "none"},
         {"target": "[]"},
         {"model": None},
+        {"verified": "well"},
+        {"versions": []},
         {"verified": {"allowances": "0"}},
     ],
     ids=str,
