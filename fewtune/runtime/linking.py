@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ def with_own_threads(threads: int, link: Callable[..., None] | None = None) -> C
     link = link or cc.create_shared
 
     @wraps(link)
-    def linked(output: str, objects: list[str], **_: Any) -> None:
-        options = ["-O2", "-pthread", f"-DFEWTUNE_THREADS={threads}"]
+    def linked(output: str, objects: list[str], options: Sequence[str] = ()) -> None:
+        own = ["-O2", "-pthread", f"-DFEWTUNE_THREADS={threads}"]
         # A C++ compiler takes a file of C for one of C++, unless it is told.
-        link(output, [*objects, "-x", "c", str(_THREADS)], options=options)
+        link(output, [*objects, "-x", "c", str(_THREADS)], options=[*options, *own])
 
     return linked
 
