@@ -7,7 +7,7 @@ import pytest
 from fewtune.deploy.note import Function, Paddable, Tensor, tail
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.linking import export_library, with_own_threads
 from fewtune.runtime.tvm import relax, te
 from fewtune.util.files import file_sha256
 from tests import tiny_models, tuned_tiny
@@ -31,7 +31,7 @@ def bare(tmp_path_factory):
                 given = builder.emit_output(made)
             builder.emit_func_output(given)
     path = tmp_path_factory.mktemp("shapes") / "bare.so"
-    export_library(relax.build(builder.get(), tuned_tiny.target()), path)
+    export_library(relax.build(builder.get(), tuned_tiny.target()), path, with_own_threads(1))
     return path
 
 
