@@ -153,7 +153,7 @@ def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
         compiled = CompiledModel(tuned[key].library, target)
         compiled.set_inputs([inputs[each] for each in order])
         runs[column] = compiled.run
-    session = OnnxruntimeSession(made, fingerprint.threads)
+    session = OnnxruntimeSession(made, fingerprint.threads, measured=True)
     runs[_ONNXRUNTIME] = lambda: session.run(inputs)
     row: dict[str, Any] = {"model": name, _OPENVINO: None}
     if openvino_version() is not None:

@@ -71,6 +71,32 @@ class Artifact(Part):
         write_text(directory / self.file_name, canonical_json(self.model_dump(mode="json")))
 
 
+def text_sha256(text: str) -> str:
+    """The SHA-256 of a text's bytes, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unchanged_text(path: Path, sha256: str) -> str:
+    """The text of a file for TVM, which some damaged ones crash; an artifact holds its digest.
+
+    Raises
+    ------
+    InputError
+        If it is missing or another one.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as fault:
+        raise InputError(
+            f"{path} cannot be read ({fault.strerror}): run the stage that writes it again"
+        ) from None
+    if hashlib.sha256(text).hexdigest() != sha256:
+        raise InputError(
+            f"{path} is not what its stage wrote, its digest is another one: run that stage again"
+        )
+    return text.decode()
+
+
 class Fingerprint(Artifact):
     """The conditions of a measurement besides the parameters: machine and versions."""
 
@@ -194,6 +220,8 @@ class ImportReport(Artifact):
     model: str
     source: str
     source_sha256: str
+    # Of lowered.json.
+    lowered_sha256: str = ""
     # Digest of inputs, outputs and bound constants; None in reports of earlier versions.
     binding: str | None = None
     opset: int
@@ -312,6 +340,8 @@ class TaskTable(Artifact):
     model: str
     target: str
     tasks: list[TaskInfo]
+    # Of modules.json.
+    modules_sha256: str = ""
 
 
 class CallSite(Part):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
+from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.errors import last_line
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import read_lowered
-from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
+from fewtune.task.extract import extract_tasks, tasks_markdown, write_tasks
 from fewtune.util.files import whole_directory, write_text
 from stages.command import main, say
 from stages.params import load_section
@@ -25,10 +25,8 @@ def run(model: str) -> None:
         skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
     except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
         say(f"{model}: no finals in the model can be held: {last_line(fault)}")
-    table = TaskTable(model=model, target=fingerprint.target, tasks=[task.info for task in tasks])
     with whole_directory(places.tasks(model)) as directory:
-        table.write(directory)
-        write_modules(tasks, directory)
+        table = write_tasks(tasks, model, fingerprint.target, directory)
         if skeleton is not None:
             skeleton.write(directory)
         write_text(directory / "tasks.md", tasks_markdown(table))

@@ -282,19 +282,19 @@ BUDGETS = {
     "deploy": 920,
     "finals": 210,
     "fleet": 505,
-    "loose": 905,
+    "loose": 925,
     "machine": 610,
     "measure": 700,
-    "model": 3350,
+    "model": 3470,
     "model_check": 220,
     "oneshot": 400,
-    "onnx_graph": 4890,
+    "onnx_graph": 4985,
     "predictor": 790,
-    "process": 810,
+    "process": 830,
     "progress": 80,
     "report": 450,
     "research": 770,
-    "runtime": 870,
+    "runtime": 895,
     "schedule": 2250,
     "schedule_check": 680,
     "search": 660,
@@ -309,11 +309,11 @@ BUDGETS = {
     "tuning": 1120,
     "tvm_compat": 340,
     "util": 270,
-    "verify": 1345,
+    "verify": 1355,
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6315, ("tests",): 20900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6400, ("tests",): 20900}
 
 
 def code_lines(path: Path) -> int:

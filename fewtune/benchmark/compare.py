@@ -20,7 +20,7 @@ from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.errors import MachineError
 from fewtune.machine.host import Stolen
 from fewtune.measure import interleave
-from fewtune.process.child_python import end_by_interrupts, end_with_parent, was_interrupted
+from fewtune.process.child_python import end_by_interrupts, end_with_parent, interrupt_of
 from fewtune.report import kernel_tables
 from fewtune.util.files import file_sha256, write_text
 
@@ -153,8 +153,8 @@ def _in_another_process(measure: Callable[[], Measurements]) -> Measurements:
         except BrokenProcessPool:
             for process in processes:
                 process.join()
-            if any(was_interrupted(process.exitcode) for process in processes):
-                raise KeyboardInterrupt from None
+            if ended := [e for p in processes if (e := interrupt_of(p.exitcode))]:
+                raise ended[0] from None
             raise MachineError(
                 "a process that measured the libraries was killed, maybe since memory ran out; "
                 "lower compare.copies and run again"

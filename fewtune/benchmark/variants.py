@@ -163,7 +163,7 @@ class Variants:
                 return lambda: first.run
 
         def session() -> interleave.Run:
-            made = OnnxruntimeSession(self._model, self._threads, rounds_inputs=True)
+            made = OnnxruntimeSession(self._model, self._threads, measured=True)
             return partial(made.run, feeds)
 
         return session

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fewtune.artifacts import MAIN, ImportReport, ShapeFunction, TensorSpec
+from fewtune.artifacts import (
+    MAIN,
+    ImportReport,
+    ShapeFunction,
+    TensorSpec,
+    text_sha256,
+    unchanged_text,
+)
 from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
@@ -26,11 +33,12 @@ from fewtune.model.sizes import paddable_dimensions
 from fewtune.model.source import LoadedModel, load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.external_data import light, save
+from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
 from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.onnx_graph.weight_check import can_show_fault, check_finite
 from fewtune.process.apart import at
+from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
@@ -60,7 +68,7 @@ class Imported:
     report : ImportReport
     lowered : IRModule
         Fused kernels without schedules.
-    bound : ModelProto
+    bound : LightModel
         The model with its dynamic dimensions bound.
     reference : Reference
         The outputs and intermediate values that onnxruntime computes.
@@ -70,7 +78,7 @@ class Imported:
 
     report: ImportReport
     lowered: tvm.IRModule
-    bound: onnx.ModelProto
+    bound: LightModel
     reference: Reference
     others: Mapping[str, Imported] = field(default_factory=dict)
 
@@ -79,12 +87,14 @@ class Imported:
         for function, other in self.others.items():
             folder = shape_folder(directory, function)
             folder.mkdir(parents=True)
-            save(other.bound, folder / REFERENCE)
+            save(other.bound.whole(), folder / REFERENCE)
             other.reference.write(folder)
-        save(self.bound, directory / REFERENCE)
+        save(self.bound.whole(), directory / REFERENCE)
         self.reference.write(directory)
-        write_text(directory / LOWERED, tvm.ir.save_json(self.lowered))
-        self.report.write(directory)
+        lowered = tvm.ir.save_json(self.lowered)
+        write_text(directory / LOWERED, lowered)
+        report = self.report.model_copy(update={"lowered_sha256": text_sha256(lowered)})
+        report.write(directory)
 
 
 def shape_folder(directory: Path, function: str) -> Path:
@@ -146,7 +156,12 @@ def imported_model(
     set_threads(threads)
     at("the model's file was being read")
     loaded = load_registered(models_directory, name)
-    first, *rest = loaded.one_by_one()
+    shapes = loaded.one_by_one()
+    if len(shapes) == 1:
+        # Weights are in memory once: nothing here keeps those of the file.
+        del loaded
+        return _imported(shapes.pop(), target, threads, options, left_out)
+    first, *rest = shapes
     found = _imported(first, target, threads, options, left_out)
     # Steps that failed at one shape are left out of the next, so that weights are laid out alike.
     known = dict(left_out or {})
@@ -158,7 +173,7 @@ def imported_model(
         except FewtuneError as fault:
             sizes = Sizes(shapes=each.source.shapes, dimensions=each.source.dimensions)
             raise type(fault)(f"at the shape {sizes.text}: {fault}") from fault
-    return _joined(found, others, loaded) if others else found
+    return _joined(found, others, loaded)
 
 
 def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> Imported:
@@ -210,20 +225,11 @@ def _imported(
 ) -> Imported:
     """Import a model at one shape."""
     name = loaded.name
-    bound = loaded.bound()
-    check_finite(bound)
-    forgiving = OptionalSteps(forgiving=True)
-    layered = prepare.with_layers(bound, forgiving)
-    # The values of each step of a recurrent layer are compared, and rounded.
-    simplified = prepare.unrolled(layered)
-    if not can_show_fault(simplified):
-        raise InputError(
-            f"{name}: its weights are all one constant, so no check of its outputs can show a "
-            "fault; give a model with real or random weights"
-        )
+    bound, simplified, presimplified = _graphs(loaded)
+    loaded = replace(loaded, model=onnx.ModelProto())
+    give_back_memory()
     comparison = _Comparison(loaded, bound, simplified, threads, options)
     try:
-        presimplified = layered if forgiving.fault is None else None
         made = lower_checked(bound, target, options, comparison.check, left_out, presimplified)
     except VerificationError as fault:
         raise VerificationError(
@@ -241,31 +247,50 @@ def _imported(
     return Imported(report, made.module, bound, comparison.reference)
 
 
+def _graphs(loaded: LoadedModel) -> tuple[LightModel, LightModel, LightModel | None]:
+    """A model bound, simplified, and as it is lowered unless a rewrite failed.
+
+    These graphs share their weights.
+    """
+    bound = light(loaded.bound())
+    check_finite(bound.model)
+    forgiving = OptionalSteps(forgiving=True)
+    layered = prepare.with_light_layers(bound, forgiving)
+    # The values of each step of a recurrent layer are compared, and rounded.
+    simplified = light(prepare.unrolled(layered.model))
+    if not can_show_fault(simplified.model):
+        raise InputError(
+            f"{loaded.name}: its weights are all one constant, so no check of its outputs can show "
+            "a fault; give a model with real or random weights"
+        )
+    return bound, simplified, layered if forgiving.fault is None else None
+
+
 class _Comparison:
     """Compares a compiled model with onnxruntime: its outputs, and values inside it."""
 
     def __init__(
         self,
         loaded: LoadedModel,
-        bound: onnx.ModelProto,
-        simplified: onnx.ModelProto,
+        bound: LightModel,
+        simplified: LightModel,
         threads: int,
         options: ImportOptions,
     ) -> None:
         self._name, self._simplified = loaded.name, simplified
         self._threads, self._options = threads, options
         self._last: CompiledModel | None = None
-        self.inputs, self.outputs = tensor_specs(bound)
+        self.inputs, self.outputs = tensor_specs(bound.model)
         self._order = [spec.name for spec in self.inputs]
-        self.limits = index_limits(simplified)
-        draws = drawn_inputs(simplified, self.inputs, options.seed)
+        self.limits = index_limits(simplified.model)
+        draws = drawn_inputs(simplified.model, self.inputs, options.seed)
         if loaded.samples is not None:
             draws.insert(0, Draw(GIVEN, {name: loaded.samples[name] for name in self._order}))
         at("onnxruntime was loading or running the model")
-        shared = light(bound), light(simplified)
-        rare = rare_inputs(simplified, self.inputs, draws[0])
-        self.reference = make_reference(*shared, self.outputs, draws, threads, options.seed, rare)
-        self._inside = IntermediateValues(*shared, self.reference.feeds, threads, options.seed)
+        given = bound, simplified
+        rare = rare_inputs(simplified.model, self.inputs, draws[0])
+        self.reference = make_reference(*given, self.outputs, draws, threads, options.seed, rare)
+        self._inside = IntermediateValues(*given, self.reference.feeds, threads, options.seed)
 
     @property
     def notes(self) -> list[str]:
@@ -304,7 +329,8 @@ class _Comparison:
         try:
             at("the operator that differs was being searched")
             feeds = self.reference.worst_draw(self._run).feeds
-            return locate(self._simplified, feeds, outputs_of, self._threads, self._options.seed)
+            model = self._simplified.whole()
+            return locate(model, feeds, outputs_of, self._threads, self._options.seed)
         except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
             return f"the operator that differs could not be found ({last_line(fault)})"
 
@@ -318,13 +344,13 @@ class _Comparison:
 
 def _report(
     loaded: LoadedModel,
-    bound: onnx.ModelProto,
+    bound: LightModel,
     made: Lowered[Difference],
     comparison: _Comparison,
     options: ImportOptions,
 ) -> ImportReport:
     counts = call_counts(made.module)
-    notes = [*padding_notes(bound), *comparison.notes]
+    notes = [*padding_notes(bound.model), *comparison.notes]
     if made.winograd.chosen and comparison.reference.rare:
         notes.append(
             f"Winograd's transforms compute {len(made.winograd.chosen)} convolutions: an infinite "
@@ -346,9 +372,9 @@ def _report(
         inputs=comparison.inputs,
         outputs=comparison.outputs,
         limits=comparison.limits,
-        parameters=parameter_count(bound),
-        nodes=len(bound.graph.node),
-        nodes_simplified=len(made.simplified.graph.node),
+        parameters=parameter_count(bound.model),
+        nodes=len(bound.model.graph.node),
+        nodes_simplified=len(made.simplified.model.graph.node),
         layout=made.layout,
         layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
         weight_bytes=made.weight_bytes,
@@ -411,11 +437,5 @@ def read_lowered(directory: Path) -> tvm.IRModule:
     InputError
         If it is missing or damaged.
     """
-    path = directory / LOWERED
-    try:
-        return read_module(path.read_text())
-    except Exception as fault:  # noqa: BLE001 (TVM raises many kinds)
-        lines = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise InputError(
-            f"{path} cannot be read ({lines[-1][:200]}): run stage import_model again"
-        ) from None
+    digest = ImportReport.read(directory).lowered_sha256
+    return read_module(unchanged_text(directory / LOWERED, digest))

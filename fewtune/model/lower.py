@@ -12,7 +12,14 @@ import onnx
 from fewtune.errors import InputError, last_line
 from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
-from fewtune.model.passes import long_sums, pad_softmax, safe_indices, transposed
+from fewtune.model.passes import (
+    fusion,
+    legalize_once,
+    long_sums,
+    pad_softmax,
+    safe_indices,
+    transposed,
+)
 from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.padding import Padding
@@ -23,6 +30,7 @@ from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.process.apart import at
+from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -102,11 +110,14 @@ def lower(
     steps = steps or OptionalSteps()
     at("TVM was importing the graph")
     traits = None if has_own_device(target) else CpuTraits.of(target)
-    module = _relax_of(model, steps, traits)
     # The time of the conversion grows with the square of the number of kernels: minutes for an
     # unrolled sequence of thousands.
     is_convolutional = any(node.op_type in _CONVOLUTIONS for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
+    # Weights are in memory once: neither the graph nor what it is imported as is kept.
+    given = [_relax_of(model, steps, traits)]
+    del model
+    give_back_memory()
 
     if layout == "NCHW":
         winograd = padding = None
@@ -136,13 +147,12 @@ def lower(
         relax.transform.LegalizeOps(_legalizers(steps, traits, winograd, padding)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
+        module_pass(fusion.fuse),
         relax.transform.DeadCodeElimination(),
     ]
     at("TVM was lowering the graph to kernels")
     with target, tvm.transform.PassContext(opt_level=3), unoptimized_folding():
-        lowered = tvm.transform.Sequential(passes)(module)
+        lowered = tvm.transform.Sequential(passes)(given.pop())
     _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
         lowered = vector_math.left_to_library(lowered)
@@ -205,7 +215,11 @@ def _legalizers(
     padding: Padding | None,
 ) -> dict[str, Any]:
     """Legalizers by operator; each is an optional step that falls back on the one before it."""
-    found: dict[str, Any] = {resize.OPERATOR: resize.legalized, **safe_indices.legalizers()}
+    found: dict[str, Any] = {
+        **legalize_once.legalizers(),
+        resize.OPERATOR: resize.legalized,
+        **safe_indices.legalizers(),
+    }
 
     def add(step: str, operator: str, make: Callable[..., Any], *given: Any) -> None:
         usual = tvm.ir.Op.get(operator).get_attr("FLegalize")

@@ -16,6 +16,7 @@ from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.graph import all_tensors, onnx_operators, tensor_bytes
 from fewtune.onnx_graph.operators.recurrent import has_layers
@@ -50,7 +51,7 @@ class Lowered(Generic[Found]):
         The same kernels with default schedules.
     found
         The result of the check.
-    simplified : ModelProto
+    simplified : LightModel
     layout : {"NHWC", "NCHW"}
     winograd, padding
         What was computed by transforms, and what was padded.
@@ -63,7 +64,7 @@ class Lowered(Generic[Found]):
     module: tvm.IRModule
     executable: relax.VMExecutable
     found: Found
-    simplified: onnx.ModelProto
+    simplified: LightModel
     layout: Layout
     winograd: Winograd
     padding: Padding
@@ -72,12 +73,12 @@ class Lowered(Generic[Found]):
 
 
 def lower_checked(
-    bound: onnx.ModelProto,
+    bound: onnx.ModelProto | LightModel,
     target: tvm.target.Target,
     options: ImportOptions,
     check: Callable[[CompiledModel], Found],
     left_out: Mapping[str, str] | None = None,
-    presimplified: onnx.ModelProto | None = None,
+    presimplified: LightModel | None = None,
 ) -> Lowered[Found]:
     """Lower a model with every optional step that works on it.
 
@@ -86,7 +87,7 @@ def lower_checked(
 
     Parameters
     ----------
-    bound : ModelProto
+    bound : ModelProto or LightModel
         From `fewtune.onnx_graph.bind.bind_shapes`.
     target : Target
     options : ImportOptions
@@ -95,7 +96,7 @@ def lower_checked(
         `VerificationError` if that is too large.
     left_out : mapping, optional
         Steps known to fail on this model, with the reason.
-    presimplified : ModelProto, optional
+    presimplified : LightModel, optional
         The model after all rewrites of ONNX graphs, recurrent layers kept; only if none failed.
 
     Raises
@@ -105,12 +106,12 @@ def lower_checked(
     VerificationError
         If plain TVM's outputs are wrong.
     """
-    known = dict(left_out or {})
+    known, bound = dict(left_out or {}), light(bound)
     attempt = _Attempt(bound, target, check, presimplified, options.most_growth)
     try:
-        if has_own_device(target) and has_float16(bound):
+        if has_own_device(target) and has_float16(bound.model):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
-        if has_own_device(target) and has_layers(bound):
+        if has_own_device(target) and has_layers(bound.model):
             known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
         made, failed = with_most_steps(
             attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
@@ -119,11 +120,11 @@ def lower_checked(
         raise
     except Exception as fault:
         nodes = unsupported_nodes(
-            prepare.simplify(bound), lambda alone: lower(alone, target, "NCHW"), last_line
+            prepare.simplify(bound.whole()), lambda alone: lower(alone, target, "NCHW"), last_line
         )
         if nodes:
             raise UnsupportedError(explain(nodes), nodes) from fault
-        raise InputError(_unsupported(bound, last_line(fault))) from fault
+        raise InputError(_unsupported(bound.model, last_line(fault))) from fault
     return replace(made, left_out=known | failed)
 
 
@@ -131,10 +132,10 @@ def lower_checked(
 class _Attempt(Generic[Found]):
     """Lowers, builds and checks a model with some of the optional steps."""
 
-    bound: onnx.ModelProto
+    bound: LightModel
     target: tvm.target.Target
     check: Callable[[CompiledModel], Found]
-    presimplified: onnx.ModelProto | None
+    presimplified: LightModel | None
     most_growth: float
     schedules: dict[int, tvm.tirx.PrimFunc | None] = field(default_factory=dict)
 
@@ -142,12 +143,12 @@ class _Attempt(Generic[Found]):
         at("the graph was being simplified")
         simplified = self.presimplified
         if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
-            simplified = prepare.with_layers(self.bound, steps)
+            simplified = prepare.with_light_layers(self.bound, steps)
         layout: Layout = "NHWC" if steps.uses(NHWC) else "NCHW"
-        weight_bytes = sum(map(tensor_bytes, all_tensors(self.bound)))
+        weight_bytes = sum(map(tensor_bytes, all_tensors(self.bound.model)))
         winograd = Winograd(most_bytes=_FOR_WEIGHTS * (self.most_growth - 1) * weight_bytes)
         padding = Padding()
-        lowered = lower(simplified, self.target, layout, winograd, padding, steps)
+        lowered = lower(simplified.whole(), self.target, layout, winograd, padding, steps)
         here, scheduled = checking_target(self.target), lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):

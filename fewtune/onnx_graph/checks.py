@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
-from fewtune.onnx_graph.graph import detach_weights, graph_inputs, type_name
+from fewtune.onnx_graph.graph import all_nodes, detach_weights, graph_inputs, type_name
 from fewtune.onnx_graph.operators.refused import refuse_untuned
 from fewtune.onnx_graph.order import sort_nodes
 
@@ -32,6 +32,7 @@ SUPPORTED_TYPES = (
 _NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4
+_MOST_NODES = 50_000
 # Complaints of the checker about models that onnxruntime runs.
 _ACCEPTED = (
     "is deprecated in domain_version",
@@ -64,6 +65,12 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         If the file cannot be read, or does not hold a model that can be run.
     """
     model = _parsed(path)
+    count = sum(1 for _ in all_nodes(model.graph))
+    if count > _MOST_NODES:
+        raise InputError(
+            f"{path}: the model has {count} nodes, and at most {_MOST_NODES} are imported, which "
+            "takes minutes: simplify it, or export a part of it"
+        )
     if not model.graph.output:
         raise InputError(f"{path}: the model has no outputs")
     if not graph_inputs(model.graph):

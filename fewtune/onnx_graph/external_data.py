@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -27,8 +29,9 @@ EMBEDDED_BYTES = 1_900_000_000
 _PACKED = ("INT2", "INT4", "FLOAT4E2M1")
 # `light` detaches weights of at least this size.
 _LARGE_BYTES = 2**16
-# The location of weights that are in no file.
-_IN_MEMORY = "memory"
+# The weights that are in no file, by their location. `LightModel.arrays` keeps them.
+_held: WeakValueDictionary[str, np.ndarray] = WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def external_files(model: ModelProto, directory: Path) -> list[str]:
@@ -171,9 +174,20 @@ class LightModel(NamedTuple):
     model: ModelProto
     arrays: dict[str, np.ndarray]
 
+    def whole(self) -> ModelProto:
+        """A copy of the model with its weights in it."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            if tensor.name in self.arrays:
+                bring_in(tensor)
+        return model
+
 
 def light(model: ModelProto | LightModel) -> LightModel:
     """Detach a model's large weights, except those of types that NumPy lacks.
+
+    Those that a pass has left as they were in another light model are shared with it.
 
     Raises
     ------
@@ -186,15 +200,22 @@ def light(model: ModelProto | LightModel) -> LightModel:
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
+        if is_outside(tensor):
+            arrays[tensor.name] = array_of(tensor)
+            light_model.graph.initializer.append(tensor)
+            continue
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if dtype.isbuiltin != 1 or dtype.kind == "b" or tensor_bytes(tensor) < _LARGE_BYTES:
             light_model.graph.initializer.append(tensor)
             continue
-        arrays[tensor.name] = array = numpy_helper.to_array(tensor)
+        array = numpy_helper.to_array(tensor)
+        arrays[tensor.name] = array
+        location = f"memory-{next(_numbers)}"
+        _held[location] = array
         reference = light_model.graph.initializer.add(name=tensor.name, dims=tensor.dims)
         reference.data_type = tensor.data_type
         reference.data_location = TensorProto.EXTERNAL
-        entries = {"location": _IN_MEMORY, "offset": 0, "length": array.nbytes}
+        entries = {"location": location, "offset": 0, "length": array.nbytes}
         for key, value in entries.items():
             reference.external_data.add(key=key, value=str(value))
     embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
@@ -204,3 +225,20 @@ def light(model: ModelProto | LightModel) -> LightModel:
             "them to float32 or float16"
         )
     return LightModel(light_model, arrays)
+
+
+def is_outside(tensor: TensorProto) -> bool:
+    """Whether a tensor refers to a weight of a light model, which is in memory."""
+    return bool(tensor.external_data) and tensor.external_data[0].value in _held
+
+
+def array_of(tensor: TensorProto) -> np.ndarray:
+    """A tensor's values, of a light model's weights as well."""
+    if is_outside(tensor):
+        return _held[tensor.external_data[0].value]
+    return numpy_helper.to_array(tensor)
+
+
+def bring_in(tensor: TensorProto) -> None:
+    """Write a weight into the tensor that refers to it."""
+    tensor.CopyFrom(numpy_helper.from_array(array_of(tensor), tensor.name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
+from fewtune.onnx_graph.external_data import array_of
 from fewtune.onnx_graph.graph import all_graphs, copy_model, set_nodes
 
 _HALF, _FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -84,5 +85,5 @@ def _widen(graph: GraphProto) -> None:
     tensors = [*graph.initializer, *(each.t for each in attributes if each.HasField("t"))]
     for tensor in tensors:
         if tensor.data_type == _HALF:
-            floats = numpy_helper.to_array(tensor).astype(np.float32)
+            floats = array_of(tensor).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(floats, tensor.name))

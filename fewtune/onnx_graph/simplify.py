@@ -5,11 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper, shape_inference, version_converter
+from onnx import ModelProto, TensorProto, numpy_helper, shape_inference, version_converter
 
+from fewtune.onnx_graph.external_data import (
+    LightModel,
+    array_of,
+    bring_in,
+    is_outside,
+    light,
+)
 from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.functions import expand_functions, inlined
 from fewtune.onnx_graph.graph import (
@@ -19,6 +27,7 @@ from fewtune.onnx_graph.graph import (
     copy_model,
     detach_weights,
     graph_inputs,
+    names_read,
     opset_of,
     set_attributes,
 )
@@ -47,6 +56,8 @@ MINIMUM_IR_VERSION = 8
 _RESIZE_MODES = 11
 
 _FOLDING = "onnxslim"
+# Of onnxslim, between which shapes are inferred: what one folds may let the next fold more.
+_MOST_ROUNDS = 10
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
@@ -92,8 +103,13 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     -------
     model : ModelProto
     """
+    return with_light_layers(light(model), steps).whole()
+
+
+def with_light_layers(model: LightModel, steps: OptionalSteps | None = None) -> LightModel:
+    """As `with_layers`; weights are neither copied nor serialized."""
     steps = steps or OptionalSteps()
-    light_model, weights = detach_weights(model)
+    light_model, weights = detach_weights(model.model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name
             light_model = inlined(light_model)
@@ -115,7 +131,8 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
         result = lift(result, kernels=False)
     if steps.uses(_FOLDING):
         with steps.step(_FOLDING):
-            result = slimmed(result)
+            slim = slimmed(result)
+            result = slim.model
     for name, rewritten in _REWRITES.items():
         if steps.uses(name):
             with steps.step(name):
@@ -123,8 +140,8 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     # Last: on thousands of unrolled steps the rewrites take minutes, and gain nothing.
     if steps.uses(RECURRENT_LAYERS):
         with steps.step(RECURRENT_LAYERS):
-            return _named(expand(result, UNROLLED_WITHOUT_KERNEL))
-    return _named(expand(result, UNROLLED))
+            return light(_named(expand(result, UNROLLED_WITHOUT_KERNEL)))
+    return light(_named(expand(result, UNROLLED)))
 
 
 def unrolled(model: ModelProto) -> ModelProto:
@@ -187,23 +204,82 @@ def _keep_coordinates(model: ModelProto) -> None:
             set_attributes(node, coordinate_transformation_mode=mode, nearest_mode=nearest)
 
 
-def slimmed(model: ModelProto) -> ModelProto:
-    """The model after onnxslim; a copy of it if onnxslim fails or changes inputs or outputs."""
+def slimmed(model: ModelProto) -> LightModel:
+    """The model after onnxslim; as it is if onnxslim fails or changes its interface."""
     # Not at the top: onnxslim loads SymPy, and many processes simplify no model.
-    import onnxslim
+    from onnxslim import core
 
-    copy = copy_model(model)
+    given, references = _foldable(model)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            slim = onnxslim.slim(copy)
+        with _weights_outside(), contextlib.redirect_stdout(io.StringIO()):
+            core.OptimizationSettings.reset()
+            for _ in range(_MOST_ROUNDS):
+                # Its own inference of shapes takes longer than all the rest.
+                count, made = len(given.graph.node), core.optimize(given)
+                _take_out(made, references)
+                shared = light(made)
+                given = with_shapes(shared.model)
+                if len(given.graph.node) == count:
+                    break
     except Exception as error:  # noqa: BLE001 (onnxslim raises many kinds)
         _logger.info("onnxslim failed, the model stays as it is: %s", error)
-        return copy_model(model)
-    if slim is None or _interface(slim) != _interface(model):
+        return light(model)
+    if _interface(given) != _interface(model):
         _logger.info("onnxslim changed the inputs or outputs, the model stays as it is")
-        return copy_model(model)
-    slim.ir_version = max(slim.ir_version, MINIMUM_IR_VERSION)
-    return slim
+        return light(model)
+    given.ir_version = max(given.ir_version, MINIMUM_IR_VERSION)
+    return LightModel(given, shared.arrays)
+
+
+def _foldable(model: ModelProto) -> tuple[ModelProto, dict[str, TensorProto]]:
+    """A copy of a light model with the weights in it that onnxruntime may fold for onnxslim.
+
+    The other weights' references are given by name.
+    """
+    copy, references = copy_model(model), {}
+    # Values that depend on the inputs' values; no node that reads one is folded.
+    moving, folded = {value.name for value in graph_inputs(model.graph)}, set[str]()
+    for node in model.graph.node:
+        read = set(names_read(node))
+        if moving.isdisjoint(read):
+            folded |= read
+        elif node.op_type not in ("Shape", "Size"):
+            moving.update(node.output)
+    for tensor in filter(is_outside, copy.graph.initializer):
+        if tensor.name in folded:
+            bring_in(tensor)
+        else:
+            references[tensor.name] = tensor
+    return copy, references
+
+
+def _take_out(model: ModelProto, references: dict[str, TensorProto]) -> None:
+    """Write references again for weights that onnxslim has read, and left as they are, in place."""
+    for tensor in model.graph.initializer:
+        if tensor.external_data:
+            continue
+        # It writes the location of the reference to a weight that it has read.
+        tensor.ClearField("data_location")
+        known = references.get(tensor.name)
+        if known is not None and np.array_equal(array_of(tensor), array_of(known)):
+            name = tensor.name
+            tensor.CopyFrom(known)
+            tensor.name = name
+
+
+@contextlib.contextmanager
+def _weights_outside() -> Iterator[None]:
+    """Within the block, onnxslim reads the weights that a light model refers to."""
+    from onnxslim.third_party.onnx_graphsurgeon.ir.tensor import LazyValues
+
+    load = LazyValues.load
+    LazyValues.load = lambda values: (
+        array_of(values.tensor) if is_outside(values.tensor) else load(values)
+    )
+    try:
+        yield
+    finally:
+        LazyValues.load = load
 
 
 def _interface(model: ModelProto) -> tuple[list[str], list[str]]:

@@ -6,9 +6,10 @@ If all weights of a layer are equal, a kernel that reads the wrong weight comput
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import array_of
 from fewtune.onnx_graph.graph import all_nodes, element_count, is_float
 
 # Smaller tensors are biases, scales and scalars, which are often all zero or all one.
@@ -55,7 +56,7 @@ def check_finite(model: ModelProto) -> None:
     for tensor in model.graph.initializer:
         if not is_float(tensor.data_type) or tensor.name not in computing:
             continue
-        count = int(np.isnan(numpy_helper.to_array(tensor).astype(np.float32)).sum())
+        count = int(np.isnan(array_of(tensor).astype(np.float32)).sum())
         if count:
             raise InputError(
                 f"initializer {tensor.name!r} holds NaN ({count} of {element_count(tensor)} "
@@ -64,7 +65,7 @@ def check_finite(model: ModelProto) -> None:
 
 
 def _holds_one_value(tensor: TensorProto) -> bool:
-    values = numpy_helper.to_array(tensor).ravel()
+    values = array_of(tensor).ravel()
     # Most weights vary within their first elements: the rest is read only if those are equal.
     first = values[:LARGE_ELEMENTS]
     return bool(np.all(first == values[0]) and np.all(values == values[0]))

@@ -30,7 +30,7 @@ from fewtune.errors import (
     disk_line,
     last_line,
 )
-from fewtune.process.child_python import SHOW_STDERR, child_python, ending, was_interrupted
+from fewtune.process.child_python import SHOW_STDERR, child_python, ending, interrupt_of
 from fewtune.util.files import full_disk
 
 
@@ -234,7 +234,7 @@ class Child:
         Raises
         ------
         KeyboardInterrupt
-            If the child was interrupted.
+            If the child was interrupted, or terminated.
         MachineError
             If it crashed on a full disk, or if what it was forked from was killed.
         CrashedError
@@ -243,8 +243,8 @@ class Child:
         code, folder = self._process.wait(), Path(self._scratch.name)
         if (folder / REPLY).is_file():
             return Reply(**json.loads((folder / REPLY).read_text())).get()
-        if was_interrupted(code):
-            raise KeyboardInterrupt
+        if interrupt := interrupt_of(code):
+            raise interrupt
         no_room = full_disk(folder)
         if no_room is not None and code != -signal.SIGKILL:
             raise MachineError(disk_line(no_room))

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 
+from fewtune.errors import Terminated
+
 # Names a program that takes Python's ``-m MODULE ...`` and behaves like Python.
 CHILD_PYTHON = "FEWTUNE_PYTHON"
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
@@ -60,9 +62,11 @@ def end_by_interrupts_while_loading(package: str) -> None:
             end_by_interrupts()
 
 
-def was_interrupted(exit_code: int | None) -> bool:
-    """Whether a process was ended by a signal from outside, not by its own fault."""
-    return exit_code is not None and -exit_code in _FROM_OUTSIDE
+def interrupt_of(exit_code: int | None) -> KeyboardInterrupt | None:
+    """The interrupt that ended a process from outside; None if it ended by itself."""
+    if exit_code is None or -exit_code not in _FROM_OUTSIDE:
+        return None
+    return Terminated() if exit_code == -signal.SIGTERM else KeyboardInterrupt()
 
 
 def ending(exit_code: int | None) -> str:

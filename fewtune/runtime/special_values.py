@@ -18,6 +18,7 @@ from typing import Any
 
 import tvm_ffi
 
+from fewtune.runtime.vector_math import is_at_hand, let
 from fewtune.tvm_compat.start import tvm
 
 # Its name among TVM's pipelines.
@@ -106,7 +107,10 @@ def _with_nan(node: Any) -> Any:
         return node
     if _is_multiple(first, second):
         return type(node)(second, first)
-    return tirx.Select(tirx.EQ(first, first), node, first)
+    if is_at_hand(first):
+        return tirx.Select(tirx.EQ(first, first), node, first)
+    # Named three times: of twelve maxima in each other the innermost would stand there 3^12 times.
+    return let(first, lambda x: tirx.Select(tirx.EQ(x, x), type(node)(x, second), x))
 
 
 def _is_multiple(value: Any, of: Any) -> bool:

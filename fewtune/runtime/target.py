@@ -6,7 +6,7 @@ import json
 import platform
 from typing import TYPE_CHECKING, Any
 
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError, MachineError, last_line
 
 if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
@@ -83,8 +83,11 @@ def _config(text: str, threads: int, elsewhere: bool) -> Any:
         raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
     except RecursionError:
         raise InputError("the target is JSON nested too deeply") from None
+    if isinstance(config, dict):
+        for part in (config, config.get("host")):
+            if isinstance(part, dict) and part.get("kind") == "llvm":
+                _require_known(text, part)
     if isinstance(config, dict) and config.get("kind") == "llvm":
-        _require_known(text, config)
         if "mcpu" in config:
             host.pop("mattr", None)
         config = {**host, **config}
@@ -187,9 +190,14 @@ def target_from_json(text: str) -> tvm.target.Target:
     """Make the TVM target that a fingerprint holds."""
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
-    config = json.loads(text)
-    _load_for(config)
-    target = tvm.target.Target(config)
+    try:
+        config = json.loads(text)
+        _load_for(config)
+        target = tvm.target.Target(config)
+    except Exception as fault:  # noqa: BLE001 (TVM raises several kinds for a bad target)
+        raise InputError(
+            f"the noted target is damaged ({last_line(fault)}): note it again"
+        ) from None
     register_intrinsics(target)
     return target
 

@@ -91,7 +91,7 @@ def exponential(x: Any) -> Any:
         rest = bounded - whole * _like(x, _LN2_HIGH) - whole * _like(x, _LN2_LOW)
         half = tvm.tirx.shift_right(steps, _like(steps, 1))
         # In two halves: together they reach the smallest numbers, and infinity.
-        return _let(
+        return let(
             rest,
             lambda r: (
                 (_polynomial(_EXP, r) * r * r + r + _like(x, 1.0))
@@ -101,9 +101,9 @@ def exponential(x: Any) -> Any:
         )
 
     bounded = tvm.tirx.min(tvm.tirx.max(x, _like(x, _LEAST_EXPONENT)), _like(x, _MOST_EXPONENT))
-    found = _let(
+    found = let(
         bounded,
-        lambda b: _let(
+        lambda b: let(
             tvm.tirx.floor(b * _like(x, _LOG2_E) + _like(x, 0.5)), lambda n: scaled(b, n)
         ),
     )
@@ -126,20 +126,20 @@ def logarithm(x: Any) -> Any:
             tvm.tirx.bitwise_and(bits, _like(bits, _MANTISSA)), _like(bits, _ONE_HALF)
         )
         mantissa = tvm.tirx.reinterpret(type_of(x), half)
-        return _let(mantissa, lambda m: _let(whole, lambda n: near_one(m, n)))
+        return let(mantissa, lambda m: let(whole, lambda n: near_one(m, n)))
 
     def near_one(mantissa: Any, whole: Any) -> Any:
         is_low = mantissa < _like(x, _SQRT_HALF)
         rest = tvm.tirx.Select(is_low, mantissa + mantissa, mantissa) - _like(x, 1.0)
         steps = tvm.tirx.Select(is_low, whole - _like(x, 1.0), whole)
-        return _let(rest, lambda r: _let(steps, lambda n: summed(r, n)))
+        return let(rest, lambda r: let(steps, lambda n: summed(r, n)))
 
     def summed(r: Any, n: Any) -> Any:
         low = _polynomial(_LOG, r) * r * r * r + n * _like(x, _LN2_LOW) - r * r * _like(x, 0.5)
         return r + low + n * _like(x, _LN2_HIGH)
 
     zero, infinite = _like(x, 0.0), _like(x, float("inf"))
-    found = tvm.tirx.Select(x < infinite, _let(x, of), x)
+    found = tvm.tirx.Select(x < infinite, let(x, of), x)
     found = tvm.tirx.Select(x > zero, found, _like(x, float("nan")))
     found = tvm.tirx.Select(tvm.tirx.EQ(x, zero), zero - infinite, found)
     return _unless_nan(x, found)
@@ -166,15 +166,15 @@ def power(x: Any, exponent: Any) -> Any | None:
         1.0: lambda: x,
         2.0: lambda: x * x,
         3.0: lambda: x * x * x,
-        4.0: lambda: _let(x * x, lambda square: square * square),
+        4.0: lambda: let(x * x, lambda square: square * square),
         0.25: lambda: _of_ends(x, root(root(x)), infinity),
         0.5: lambda: _of_ends(x, root(x), infinity),
         # A product of large numbers under a root would overflow.
-        0.75: lambda: _of_ends(x, _let(root(x), lambda first: first * root(first)), infinity),
+        0.75: lambda: _of_ends(x, let(root(x), lambda first: first * root(first)), infinity),
         1.5: lambda: _of_ends(x, x * root(x), infinity),
         -0.5: lambda: _of_ends(x, one / root(x), 0.0),
         -1.0: lambda: one / x,
-        -2.0: lambda: _let(one / x, lambda inverse: inverse * inverse),
+        -2.0: lambda: let(one / x, lambda inverse: inverse * inverse),
     }
     return known[value]() if value in known else None
 
@@ -187,13 +187,13 @@ def _of_ends(x: Any, power: Any, at_infinity: float) -> Any:
 
 def _quotient(x: Any, bound: float, over: Sequence[float], under: Sequence[float]) -> Any:
     def of(value: Any) -> Any:
-        return _let(
+        return let(
             value * value,
             lambda square: value * _polynomial(over, square) / _polynomial(under, square),
         )
 
     most, one = _like(x, bound), _like(x, 1.0)
-    found = _let(tvm.tirx.min(tvm.tirx.max(x, -most), most), of)
+    found = let(tvm.tirx.min(tvm.tirx.max(x, -most), most), of)
     # Exactly one: GELU multiplies large numbers by one plus this. Near minus one, a rounding error
     # would be the whole result.
     found = tvm.tirx.Select(x >= most, one, tvm.tirx.Select(x <= -most, -one, found))
@@ -217,10 +217,16 @@ def _unless_nan(x: Any, value: Any) -> Any:
     return tvm.tirx.Select(tvm.tirx.EQ(x, x), value, x)
 
 
-def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+def let(value: Any, body: Callable[[Any], Any]) -> Any:
     """What a value is used for, the value computed once."""
     variable = tvm.tirx.Var("value", type_of(value))
     return tvm.tirx.Let(variable, value, body(variable))
+
+
+def is_at_hand(value: Any) -> bool:
+    """Whether naming a value again computes nothing: an element, a number or a variable."""
+    inner = value.value if isinstance(value, tvm.tirx.Broadcast) else value
+    return isinstance(inner, tvm.tirx.Var | tvm.tirx.FloatImm | tvm.ir.TensorLoad)
 
 
 def type_of(x: Any) -> str:
@@ -257,7 +263,19 @@ def register() -> None:
     """Have TVM lower these functions so on CPUs, in this process."""
 
     def vectors_of(function: Callable[..., Any | None]) -> Callable[[Any], Any | None]:
-        return lambda call: function(*call.args) if _Use.vectors and _is_float32(call) else None
+        def lowered(call: Any) -> Any | None:
+            if not (_Use.vectors and _is_float32(call)):
+                return None
+            argument, *others = call.args
+            if is_at_hand(argument):
+                return function(*call.args)
+            # A function names its argument several times: of those that stand in each other, the
+            # innermost would be written out as often as all of them multiplied.
+            bound = tvm.tirx.Var("argument", type_of(argument))
+            found = function(bound, *others)
+            return None if found is None else tvm.tirx.Let(bound, argument, found)
+
+        return lowered
 
     for name, function in (
         ("exp", exponential),

@@ -41,7 +41,7 @@ from fewtune.oneshot.write import empty_report
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
-from fewtune.task.extract import extract_tasks, read_tasks, write_modules
+from fewtune.task.extract import extract_tasks, read_tasks, write_tasks
 from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
@@ -186,8 +186,7 @@ def _extract(run: Run, scratch: Path) -> None:
     imported, target = run.place("import_model"), run.fingerprint.target
     lowered = read_lowered(imported)
     tasks = extract_tasks(lowered)
-    TaskTable(model=NAME, target=target, tasks=[task.info for task in tasks]).write(scratch)
-    write_modules(tasks, scratch)
+    write_tasks(tasks, NAME, target, scratch)
     try:
         make_skeleton(lowered, ImportReport.read(imported).inputs).write(scratch)
     except Exception:  # noqa: BLE001 (tasks can be tuned whatever TVM raises)

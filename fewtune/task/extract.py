@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tvm_ffi
 
-from fewtune.artifacts import MAIN, TaskInfo, TaskTable
+from fewtune.artifacts import MAIN, TaskInfo, TaskTable, text_sha256, unchanged_text
 from fewtune.errors import InputError
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
@@ -105,10 +105,15 @@ def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
     return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))
 
 
-def write_modules(tasks: list[Task], directory: Path) -> None:
-    """Write the tasks' modules beside their table."""
+def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> TaskTable:
+    """Write a model's tasks: their table, and their modules beside it."""
     modules = {task.info.name: json.loads(tvm.ir.save_json(task.mod)) for task in tasks}
-    write_text(directory / MODULES, canonical_json(modules))
+    text, infos = canonical_json(modules), [task.info for task in tasks]
+    table = TaskTable(model=model, target=target, tasks=infos, modules_sha256=text_sha256(text))
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text(directory / MODULES, text)
+    table.write(directory)
+    return table
 
 
 def read_tasks(directory: Path) -> list[Task]:
@@ -117,17 +122,13 @@ def read_tasks(directory: Path) -> list[Task]:
     Raises
     ------
     InputError
-        If a file is missing or does not fit the other.
+        If a file is missing or damaged.
     """
     table = TaskTable.read(directory)
-    try:
-        modules = json.loads((directory / MODULES).read_text())
-        return [Task(info, read_module(json.dumps(modules[info.name]))) for info in table.tasks]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{directory / MODULES} does not hold the tasks of tasks.json ({error}); "
-            "run extract_tasks again"
-        ) from None
+    modules = json.loads(unchanged_text(directory / MODULES, table.modules_sha256))
+    if missing := [info.name for info in table.tasks if info.name not in modules]:
+        raise InputError(f"{directory / MODULES} lacks {missing[0]!r}: run extract_tasks again")
+    return [Task(info, read_module(json.dumps(modules[info.name]))) for info in table.tasks]
 
 
 def tasks_markdown(table: TaskTable) -> str:

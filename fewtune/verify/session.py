@@ -70,9 +70,9 @@ class OnnxruntimeSession:
         Threads within an operator; operators run one after the other.
     optimised : bool
         Whether onnxruntime may rewrite the graph.
-    rounds_inputs : bool
-        Whether products with weights of few bits may round their other operand to bytes, which is
-        onnxruntime's default. Such a session is measured, but is no reference.
+    measured : bool
+        Whether it has onnxruntime's defaults, as it is measured. Otherwise it is a reference:
+        products with weights of few bits round nothing to bytes, and weights are not packed.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class OnnxruntimeSession:
         model: Path | ModelProto | LightModel,
         threads: int,
         optimised: bool = True,
-        rounds_inputs: bool = False,
+        measured: bool = False,
     ) -> None:
         onnxruntime.disable_telemetry_events()
         options = onnxruntime.SessionOptions()
@@ -97,14 +97,19 @@ class OnnxruntimeSession:
             levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
         )
         options.log_severity_level = 3  # errors only
-        if not rounds_inputs:
+        if not measured:
             options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+            # Of a reference that runs a few times, packed copies of all weights gain nothing.
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if isinstance(model, Path):
             self._session = _session(str(model), options)
         else:
             given, arrays = light(model)
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
+            # The former is for rewrites of the graph; it alone would copy each weight.
+            for name, value in zip(arrays, values, strict=True):
+                options.add_initializer(name, value)
             self._session = _session(given.SerializeToString(), options)
             # The session reads the arrays in place, so they must live as long as it does.
             self._held = arrays, values

@@ -19,6 +19,8 @@ _ALIKE = 0.05
 # equal.
 _EQUAL = 1e-5
 _PROBES = 512
+# Most values that a kernel's output is compared with.
+_MOST_LIKE = 32
 # Orders of up to so many axes, not counting those of extent 1, are tried; otherwise only the given
 # one.
 _MOST_AXES = 5
@@ -89,21 +91,22 @@ def find_sites(
     A value may be written more than once, each time in another layout. Kernels that write none of
     the values, such as parts of Winograd's transforms, are left out.
     """
-    norms: dict[int, list[tuple[str, tuple[float, float]]]] = {}
+    alike: dict[tuple[int, np.dtype], list[str]] = {}
     for name, value in values.items():
         if value.size > 1:
-            norms.setdefault(value.size, []).append((name, _norms(value)))
+            alike.setdefault((value.size, value.dtype), []).append(name)
+    norms = {kind: np.array([_norms(values[n]) for n in names]) for kind, names in alike.items()}
     found = []
     for each in written:
-        own = _norms(each.array)
+        kind = each.array.size, each.array.dtype
         best: tuple[float, str, tuple[int, ...]] | None = None
-        for name, other in norms.get(each.array.size, []):
-            if values[name].dtype == each.array.dtype and _near(own, other):
-                for axes in _orders(values[name].shape):
-                    away = _away(each.array, values[name].transpose(axes))
-                    # The last of equal values: ReLU is fused into the operator before it.
-                    if away <= _ALIKE and (best is None or away <= best[0]):
-                        best = away, name, axes
+        for place in _nearest(_norms(each.array), norms[kind]) if kind in norms else ():
+            name = alike[kind][place]
+            for axes in _orders(values[name].shape):
+                away = _away(each.array, values[name].transpose(axes))
+                # The last of equal values: ReLU is fused into the operator before it.
+                if away <= _ALIKE and (best is None or away <= best[0]):
+                    best = away, name, axes
         if best is not None:
             _, name, axes = best
             found.append((Site(each.kernel, each.call, each.array.shape, axes), name))
@@ -117,8 +120,13 @@ def _norms(array: np.ndarray) -> tuple[float, float]:
         return float(np.abs(wide).sum()), float(np.sqrt(np.square(wide).sum()))
 
 
-def _near(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return all(abs(a - b) <= 2 * _ALIKE * max(a, b) for a, b in zip(one, other, strict=True))
+def _nearest(own: tuple[float, float], others: np.ndarray) -> list[int]:
+    """Places of the norms that are near, in order; of many the nearest, since each is compared."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(others - own)
+        near = np.flatnonzero((apart <= 2 * _ALIKE * np.maximum(others, own)).all(axis=1))
+    nearest = near[np.argsort(apart[near, 0], kind="stable")[:_MOST_LIKE]]
+    return sorted(nearest.tolist())
 
 
 def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -19,7 +19,6 @@ from fewtune.artifacts import (
     ModelFinal,
     SelectionTiming,
     ShareReport,
-    TaskTable,
     TunedTask,
     TuneReport,
 )
@@ -30,7 +29,7 @@ from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
 from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Variants
 from fewtune.machine.host import cores_off_the_pool
-from fewtune.task.extract import write_modules
+from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -58,10 +57,8 @@ def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def folders(directory: Path) -> ResultFolders:
     """The folders of a result of the tiny model, whose sharing refined the representative."""
-    infos = [task.info for task in tuned_tiny.tasks()]
     target = tuned_tiny.fingerprint().target
-    TaskTable(model=tuned_tiny.NAME, target=target, tasks=infos).write(directory)
-    write_modules(tuned_tiny.tasks(), directory)
+    write_tasks(tuned_tiny.tasks(), tuned_tiny.NAME, target, directory)
     tuned_tiny.selection().write(directory)
     SelectionTiming(selecting_s=1.5).write(directory)
     ShareReport(

@@ -37,7 +37,7 @@ def test_one_fault_of_each_kind_is_refused(tiny):
 
 @pytest.mark.slow
 def test_wrong_attributes_are_refused(tiny):
-    assert len(wrong_attributes(tiny.made.simplified)) >= 4
+    assert len(wrong_attributes(tiny.made.simplified.whole())) >= 4
     found = check_power.attribute_outcomes(tiny, 4, np.random.default_rng(0))
     assert found == Counter({"refused": 4})
 

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from benchmarks.fleet import note
-from fewtune.artifacts import SelectionTiming, TaskTable
+from fewtune.artifacts import SelectionTiming
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.result import ResultFolders
@@ -34,7 +34,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.sharing.share import share_schedules
 from fewtune.task.analysis import call_counts
-from fewtune.task.extract import extract_tasks, write_modules
+from fewtune.task.extract import extract_tasks, write_tasks
 from fewtune.tuning.tune import tune
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
@@ -61,9 +61,7 @@ def run(python: str, folder: Path) -> float:
         )
         lowered = read_lowered(folder / "import")
         tasks = extract_tasks(lowered)
-        infos = [task.info for task in tasks]
-        TaskTable(model=tuned_tiny.NAME, target=own.target, tasks=infos).write(folder / "tasks")
-        write_modules(tasks, folder / "tasks")
+        write_tasks(tasks, tuned_tiny.NAME, own.target, folder / "tasks")
         selection.write(folder / "select")
         SelectionTiming(selecting_s=0.0).write(folder / "select")
         journals, options = folder / "journals", tuned_tiny.OPTIONS

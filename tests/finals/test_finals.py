@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fewtune.artifacts import ImportReport, ShareReport, TaskTable
+from fewtune.artifacts import ImportReport, ShareReport
 from fewtune.finals import finals
 from fewtune.finals.finalists import FinalistRules, contenders_of
 from fewtune.finals.finals import Final
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
-from fewtune.task.extract import write_modules
+from fewtune.task.extract import write_tasks
 from fewtune.trial.trial import trace_key
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
@@ -110,9 +110,7 @@ def model_directory(directory: Path) -> Path:
     directory.mkdir()
     tasks = tuned_tiny.tasks()
     target = tuned_tiny.fingerprint().target
-    table = TaskTable(model="tiny", target=target, tasks=[task.info for task in tasks])
-    table.write(directory)
-    write_modules(tasks, directory)
+    write_tasks(tasks, "tiny", target, directory)
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
     make_skeleton(tuned_tiny.lowered(), inputs).write(directory)
     return directory

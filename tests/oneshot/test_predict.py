@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fewtune.artifacts import LogInfo, Selection, ShareReport, TaskTable, TuneReport
+from fewtune.artifacts import LogInfo, Selection, ShareReport, TuneReport
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
@@ -19,7 +19,7 @@ from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, read_database
 from fewtune.storage.log_archive import logs_below, merge
-from fewtune.task.extract import write_modules
+from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
 from tests.oneshot.crashing import DyingJob
 
@@ -51,9 +51,7 @@ def laid_out(directory: Path) -> dict[str, Path]:
     for folder in (tasks, chosen, machine):
         folder.mkdir()
     fingerprint = tuned_tiny.fingerprint()
-    table = [task.info for task in tuned_tiny.tasks()]
-    TaskTable(model=tuned_tiny.NAME, target=fingerprint.target, tasks=table).write(tasks)
-    write_modules(tuned_tiny.tasks(), tasks)
+    write_tasks(tuned_tiny.tasks(), tuned_tiny.NAME, fingerprint.target, tasks)
     selected().write(chosen)
     fingerprint.write(machine)
     return {"task_directory": tasks, "select_directory": chosen, "fingerprint": machine}

@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import onnxslim.core
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -9,8 +10,9 @@ from fewtune.errors import InputError
 from fewtune.model.light import light_model
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file
+from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import opset_of, parameter_count, static_shape
-from fewtune.onnx_graph.simplify import simplify
+from fewtune.onnx_graph.simplify import inferred, simplify, slimmed
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
 from tests.made import onnx_text
@@ -223,9 +225,42 @@ def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
     def fail(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("onnxslim.slim", fail)
+    monkeypatch.setattr("onnxslim.core.optimize", fail)
     model = tiny_models.tiny_convolutional_model()
     assert operators(simplified(model)) == operators(model)
+
+
+def test_large_weights_stay_outside_of_onnxslim(monkeypatch):
+    """Weights that it folds, or reads, are as they were; the others it never sees."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((32, 32)).astype(np.float32),
+        "turned": random.standard_normal((32, 32)).astype(np.float32),
+        "scale": np.ones((64, 32), np.float32),
+    }
+    nodes = """
+        a = MatMul(input, w)
+        t = Transpose <perm = [1, 0]> (turned)
+        b = MatMul(a, t)
+        output = Mul(b, scale)
+    """
+    monkeypatch.setattr("fewtune.onnx_graph.external_data._LARGE_BYTES", 1024)
+    model = inferred(model_of(nodes, shape=(64, 32), **weights))
+    optimize, given = onnxslim.core.optimize, []
+
+    def noted(model):
+        given.append({t.name for t in model.graph.initializer if not t.external_data})
+        return optimize(model)
+
+    monkeypatch.setattr("onnxslim.core.optimize", noted)
+    shared = light(model)
+    result = slimmed(shared.model)
+    assert shared.arrays["w"] is result.arrays["w"]
+    assert given[0] == {"turned"}
+    assert operators(result.model) == {"MatMul": 2}
+    feeds = {"input": random.standard_normal((64, 32)).astype(np.float32)}
+    (wanted,), (made,) = (run_onnxruntime(m, feeds, 1) for m in (model, result.whole()))
+    np.testing.assert_allclose(made, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(("begin", "end", "step"), [(0, 5, -1), (3, 3, 1)])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fewtune.errors import InputError, MachineError, VerificationError
+from fewtune.errors import InputError, MachineError, Terminated, VerificationError
 from fewtune.process.apart import run_apart, run_each_apart
 from fewtune.process.warm import warm_process
 from tests.process.dying_work import NAMES, Ends, OnceThere, Steps
@@ -56,11 +56,16 @@ def test_an_end_is_told_by_its_kind(how, error, told):
         run_apart(Ends(how=how))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)],
+    ids=["SIGINT", "SIGTERM"],
+)
 @pytest.mark.parametrize("kept", [nullcontext, partial(warm_process, [])], ids=["cold", "warm"])
-def test_a_child_that_is_interrupted_interrupts_its_parent(kept, number):
-    with kept(), pytest.raises(KeyboardInterrupt):
+def test_a_child_that_is_interrupted_interrupts_its_parent(kept, number, raised):
+    with kept(), pytest.raises(KeyboardInterrupt) as ended:
         run_apart(Ends(how=number.name))
+    assert ended.type is raised
 
 
 def test_a_full_disk_is_the_machines_fault():

@@ -13,6 +13,7 @@ from fewtune.runtime.target import resolve_target
     ("wrong", "complaint"),
     [
         ({"mcpu": "nonsense"}, "LLVM knows no CPU 'nonsense' of x86_64"),
+        ({"host": {"kind": "llvm", "mcpu": "nonsense"}}, "LLVM knows no CPU 'nonsense'"),
         ({"mcpu": "znver4", "mtriple": "aarch64-linux-gnu"}, "no CPU 'znver4' of aarch64"),
         ({"mattr": ["+avx2", "+nonsense"]}, "LLVM knows no extension '\\+nonsense'"),
         ({"mattr": ["avx2"]}, "LLVM knows no extension 'avx2'"),

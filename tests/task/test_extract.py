@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.artifacts import TaskTable, cost_flops
+from fewtune.artifacts import cost_flops
 from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -29,7 +29,7 @@ from fewtune.task.extract import (
     kernels,
     read_tasks,
     workload_hash,
-    write_modules,
+    write_tasks,
 )
 from tests.quantized_models import quantized_network
 from tests.tiny_models import (
@@ -199,15 +199,13 @@ def test_nothing_worth_tuning():
 
 def test_files_give_the_tasks_back(tmp_path):
     tasks = extract_tasks(tiny())
-    table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
-    table.write(tmp_path)
-    write_modules(tasks, tmp_path)
+    write_tasks(tasks, "tiny", "llvm", tmp_path)
     back = read_tasks(tmp_path)
     assert [task.info for task in back] == [task.info for task in tasks]
     assert [workload_hash(task.mod) for task in back] == [task.info.workload for task in tasks]
     for damaged in ("{", "{}", "[]", json.dumps({task.info.name: None for task in tasks})):
         (tmp_path / MODULES).write_text(damaged)
-        with pytest.raises(InputError, match="run extract_tasks again"):
+        with pytest.raises(InputError, match="run that stage again"):
             read_tasks(tmp_path)
 
 

@@ -9,6 +9,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from fewtune.onnx_graph.external_data import array_of
 from fewtune.onnx_graph.graph import RANDOM, element_count, opset_of
 
 # Values up to this size are folded while the graph is built: shapes, counters, conditions.
@@ -66,7 +67,7 @@ class KnownValues:
     def value(self, name: str) -> np.ndarray | None:
         """A constant's value; None if the value is not constant."""
         if name not in self._values and name in self._tensors:
-            self._values[name] = numpy_helper.to_array(self._tensors[name])
+            self._values[name] = array_of(self._tensors[name])
         return self._values.get(name)
 
     def fresh(self, hint: str) -> str:

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fewtune.artifacts import TaskTable
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
-from fewtune.task.extract import write_modules
+from fewtune.task.extract import write_tasks
 from pipelines import cli
 from pipelines.commands import predictor
 from stages.paths import Places
@@ -28,8 +27,7 @@ def places(tmp_path):
     tasks, target = tuned_tiny.tasks(), tuned_tiny.fingerprint().target
     directory = places.tasks(MODEL)
     directory.mkdir(parents=True)
-    TaskTable(model=MODEL, target=target, tasks=[t.info for t in tasks]).write(directory)
-    write_modules(tasks, directory)
+    write_tasks(tasks, MODEL, target, directory)
     tuned = places.tuned(MODEL, "full")
     tuned.parent.mkdir(parents=True)
     tuned.symlink_to(tuned_tiny.tuned())

@@ -1,0 +1,71 @@
+"""Fuses kernels within a limit of work, which nested operators multiply.
+
+A schedule writes a fused operator into each of its readers, and TVM simplifies what comes out as a
+tree. An operator that reads its input twice doubles what stands before it, and a function such as
+``exp`` multiplies it: six of them in each other take minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+
+from fewtune.runtime.tvm import relax, tvm
+
+# Most operators in a kernel: TVM's own, and what a kernel above the limit is made of instead.
+_DEPTHS = (256, 16, 4, 2)
+_DEPTH = "relax.FuseOps.max_depth"
+# About a second of compilation; a Mish, three functions in each other, is a fiftieth of it.
+_MOST_WORK = 1 << 18
+_MOST_BLOCKS = 64
+_FUNCTIONS = frozenset(f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh"))
+_FACTOR = 16
+
+
+def fuse(module: tvm.IRModule) -> tvm.IRModule:
+    """Fuse operators, of each as many as the limit allows in every kernel."""
+    passes = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    fused = module
+    for depth in _DEPTHS:
+        with tvm.transform.PassContext(opt_level=3, config={_DEPTH: depth}):
+            fused = tvm.transform.Sequential(passes)(module)
+        kernels = (each for _, each in fused.functions_items())
+        if not any(isinstance(each, tvm.tirx.PrimFunc) and _is_too_much(each) for each in kernels):
+            break
+    return fused
+
+
+def _is_too_much(kernel: tvm.tirx.PrimFunc) -> bool:
+    """Whether a kernel has too many blocks, or an expression becomes too large."""
+    blocks: list[tvm.s_tir.SBlock] = []
+    tvm_ffi.structural_walk(kernel.body, (tvm.s_tir.SBlock, blocks.append), order="post")
+    if len(blocks) > _MOST_BLOCKS:
+        return True
+    work: dict[Any, int] = {}
+    for block in blocks:
+        stores: list[tvm.tirx.BufferStore] = []
+        tvm_ffi.structural_walk(block.body, (tvm.tirx.BufferStore, stores.append))
+        for store in stores:
+            made = _work(store.value, work)
+            if made > _MOST_WORK:
+                return True
+            # A sum is computed before it is read.
+            work[store.buffer] = 1 if block.init is not None else made
+    return False
+
+
+def _work(value: Any, before: dict[Any, int]) -> int:
+    """The size of an expression with what it reads written into it."""
+    size, functions = 1, 0
+
+    def load(node: tvm.ir.TensorLoad) -> None:
+        nonlocal size
+        size += before.get(node.source, 1)
+
+    def call(node: tvm.ir.Call) -> None:
+        nonlocal functions
+        functions += getattr(node.op, "name", "") in _FUNCTIONS
+
+    tvm_ffi.structural_walk(value, [(tvm.ir.TensorLoad, load), (tvm.ir.Call, call)])
+    return int(size * _FACTOR**functions)
