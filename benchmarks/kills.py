@@ -121,6 +121,9 @@ _STAGE_S = 5.0
 # Nothing is left of a command that was killed, so long after it.
 _LEFT_S = 10.0
 SERVICES = ("ui", "serve", "watch", "repro")
+_TRACKERS = re.compile(
+    r"Traceback \(most recent call last\):\n.*resource_tracker\.py.*\n.*\nKeyError: .*\n"
+)
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 _PR_SET_CHILD_SUBREAPER = 36
 # What is begun, and the device that the API measures on.
@@ -370,6 +373,8 @@ def _listens(port: int) -> bool:
 
 def _tracebacks(text: str, where: str) -> list[str]:
     """A run's first traceback, if it printed one, and the lines around it."""
+    # Python's tracker of semaphores says so of those that a killed one before it knew.
+    text = _TRACKERS.sub("", text)
     at = text.find("Traceback")
     return [f"a traceback in {where}: {text[max(0, at - 600) : at + 6000]}"] if at >= 0 else []
 
@@ -420,7 +425,7 @@ def summary(rows: list[dict[str, Any]], run_s: dict[str, float]) -> str:
             "kills": len(rows),
             "with_faults": sum(bool(row["faults"]) for row in rows),
             "run_s": {what: round(whole_s, 1) for what, whole_s in run_s.items()},
-            "by_run": dict(Counter(row["of"] for row in rows)),
+            "by_run": dict(Counter(row.get("of") or row["command"] for row in rows)),
             "by_process": dict(Counter(row["process"] for row in rows)),
             "trials_journalled": sum(row.get("journalled", 0) for row in rows),
             "by_signal": dict(Counter(row["signal"] for row in rows)),
