@@ -2,7 +2,8 @@
 
 onnxruntime refuses an index beyond its table while it runs. TVM's kernels do not look, and would
 read or write foreign memory. Here such an index becomes the nearest valid one: two comparisons for
-each index, in the kernel that counts indices from the end. Constant indices are right already.
+each index, in the kernel that reads by it or in the one that counts indices from the end. Constant
+indices are right already.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.tvm_compat.values import is_constant
 
 _TAKE, _SCATTER, _REGIONS = "relax.take", "relax.scatter_elements", "relax.vision.roi_align"
-_ALONG_AXIS = (_TAKE, "relax.gather_elements", _SCATTER)
+_ALONG_AXIS = ("relax.gather_elements", _SCATTER)
 _GRID = "relax.image.grid_sample"
 _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
 _OUTSIDE = 10_000
@@ -25,11 +26,15 @@ Bounded = Callable[[relax.Call, te.Tensor, tuple[Any, ...]], Any]
 
 def legalizers() -> dict[str, Legalizer]:
     """Legalizers by operator, for `relax.transform.LegalizeOps`."""
-    return dict.fromkeys((*_ALONG_AXIS, *_BY_TUPLES, *_OTHERS), _legalized)
+    return dict.fromkeys((_TAKE, *_ALONG_AXIS, *_BY_TUPLES, *_OTHERS), _legalized)
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     usual = call.op.get_attr("FLegalize")
+    if call.op.name == _TAKE:
+        # TVM's own kernel can; its fast one also warns on standard error.
+        mode = "clip" if call.attrs.mode == "fast" else call.attrs.mode
+        return builder.call_te(tvm.topi.take, *call.args, axis=call.attrs.axis, mode=mode)
     if is_constant(call.args[1]):
         return usual(builder, call)
 
