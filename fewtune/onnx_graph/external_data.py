@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
 
 from fewtune.errors import InputError
@@ -128,9 +129,13 @@ def load(path: Path) -> ModelProto:
     Raises
     ------
     InputError
-        If its external data is missing or outside of the model's folder.
+        If it is damaged, or its external data is missing or outside of the model's folder.
     """
-    model = onnx.load(path, load_external_data=False)
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (OSError, DecodeError) as fault:
+        reason = getattr(fault, "strerror", None) or "it is no ONNX model, or is truncated"
+        raise InputError(f"{path} cannot be read ({reason}): write it again") from None
     external_files(model, path.parent)
     external_data_helper.load_external_data_for_model(model, str(path.parent))
     return model
