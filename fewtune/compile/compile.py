@@ -18,6 +18,7 @@ from fewtune.artifacts import (
     ReplacedSchedule,
 )
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build
+from fewtune.compile.one_layout import share_layouts
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.seal import seal
@@ -34,6 +35,7 @@ from fewtune.runtime.linking import export_library, with_own_threads
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
+from fewtune.task.analysis import model_functions
 from fewtune.task.extract import Task, kernels
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
@@ -115,6 +117,9 @@ def compile_model(
         at("predicted schedules were being checked", optional=[SCHEDULE_CHECK])
         wrong = leave_out_wrong(schedules, parts.tasks, target)
     difference = _difference_of(parts.imported, options.allowance)
+    apart: dict[str, str] = {}
+    if len(model_functions(parts.lowered)) > 1:
+        apart = share_layouts(parts.lowered, schedules, parts.tasks, database, target)
     exported = _Exported(directory / _CHECKED, device, difference)
     search = PlanSearch(
         build=lambda plan: build(parts.lowered, schedules, plan, target),
@@ -139,6 +144,7 @@ def compile_model(
         for each, reason in sorted(part.items())
     ]
     search.left_out[:0] = [LeftOut(what=what, reason=reason) for what, reason in known.items()]
+    search.left_out += [LeftOut(what=f"one layout of {k}", reason=why) for k, why in apart.items()]
     report = _report(parts, working, search, found, round(time.perf_counter() - started, 3))
     report.write(directory)
     return report

@@ -70,6 +70,22 @@ class KernelSchedules:
         """Workload and scheduled kernel, by name, for kernels with a schedule in the log."""
         return {name: (self._workloads[name], made) for name, made in self._tuned.items()}
 
+    def workload(self, name: str) -> str:
+        """The workload of a kernel."""
+        return self._workloads[name]
+
+    def scheduled(self, name: str) -> tvm.tirx.PrimFunc:
+        """A kernel at its level."""
+        made = self._at(name, self.levels[name])
+        return self._lowered[name] if made is None else made
+
+    def take(self, name: str, made: tvm.tirx.PrimFunc) -> None:
+        """Schedule a kernel as given, in place of its schedule in the log."""
+        named = made.with_attr("global_symbol", name)
+        self._tuned[name] = named.with_attr(IS_SCHEDULED, True)
+        self.levels[name] = Level.LOG
+        self._at.cache_clear()
+
     def leave_out(self, name: str) -> None:
         """Schedule a kernel by default, even if the log has a schedule for it."""
         is_known = self._at(name, Level.DEFAULT) is not None

@@ -1,0 +1,172 @@
+"""Weights of several shapes in one layout, so that a library holds them once.
+
+A schedule lays out the weights of its kernel. If kernels of two shapes lay one out differently,
+the library holds it twice. Up to a bound the faster schedules keep their own layouts; beyond it,
+other shapes take schedules with the largest shape's layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tvm_ffi
+
+from fewtune.artifacts import MAIN
+from fewtune.compile.schedules import KernelSchedules
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import donation_of, move
+from fewtune.schedule_check.layout_maps import layout_blocks
+from fewtune.storage.database import best_trials
+from fewtune.task.analysis import kernel_calls, model_functions
+from fewtune.task.extract import Task
+from fewtune.task.weight_layout import free_places
+from fewtune.trial.trial import plain
+from fewtune.tvm_compat.values import is_constant
+
+# A library of several shapes has at most so many bytes of weights for each of the largest alone.
+MOST_OF_LARGEST = 1.15
+# Records of a task that are tried; the next are too slow to be worth it.
+_MOST_RECORDS = 16
+
+
+class _Reading(NamedTuple):
+    """A kernel that reads a weight, and the number of the argument."""
+
+    function: str
+    kernel: str
+    place: int
+
+
+def share_layouts(
+    lowered: tvm.IRModule,
+    schedules: KernelSchedules,
+    tasks: list[Task],
+    database: ms.database.Database,
+    target: tvm.target.Target,
+) -> dict[str, str]:
+    """Give kernels of other shapes schedules with the largest shape's layouts, if that is needed.
+
+    Parameters
+    ----------
+    lowered : IRModule
+        Of several shapes.
+    schedules : KernelSchedules
+        Its kernels' schedules; some are replaced.
+    tasks : list of Task
+    database : Database
+        The tuning log.
+    target : Target
+
+    Returns
+    -------
+    kept : dict of str
+        By kernel, why it keeps a layout of its own although there is no room for that.
+    """
+    readings, sizes = _readings(lowered)
+    by_workload = {task.info.workload: task for task in tasks}
+    bound = MOST_OF_LARGEST * sum(
+        sizes[key] for key, each in readings.items() if any(r.function == MAIN for r in each)
+    )
+    kept: dict[str, str] = {}
+    while True:
+        extra = _own_layouts(readings, sizes, schedules)
+        if _total(readings, sizes, schedules) <= bound:
+            return {}
+        waiting = [pair for pair in extra if pair[0].kernel not in kept]
+        if not waiting:
+            return kept
+        reading, largest = max(waiting, key=lambda pair: pair[2])[:2]
+        wanted = _layout(schedules, largest)
+        for made in _alternatives(schedules, reading, largest, by_workload, database, target):
+            if _layout_of(made, reading.place) == wanted:
+                schedules.take(reading.kernel, made)
+                break
+        else:
+            kept[reading.kernel] = "no schedule of it reads the largest shape's layout"
+
+
+def _readings(lowered: tvm.IRModule) -> tuple[dict[str, list[_Reading]], dict[str, int]]:
+    """Who reads each weight whose layout is free, by a digest of the weight; and their bytes."""
+    readings: dict[str, list[_Reading]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    for function in model_functions(lowered):
+        alone = dict(lowered.functions_items())
+        for name in model_functions(lowered):
+            if name != function:
+                del alone[lowered.get_global_var(name)]
+        for kernel, arguments in kernel_calls(tvm.IRModule(alone)):
+            for place in free_places(lowered[kernel]):
+                if is_constant(arguments[place]):
+                    value = arguments[place].value.numpy()
+                    digest = hashlib.sha256(value.tobytes()).hexdigest() + str(value.shape)
+                    sizes[digest] = value.nbytes
+                    readings[digest].append(_Reading(function, kernel, place))
+    return readings, sizes
+
+
+def _own_layouts(
+    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], schedules: KernelSchedules
+) -> list[tuple[_Reading, _Reading, int]]:
+    """Kernels of other shapes with layouts of their own, the largest shape's reader, the bytes."""
+    found = []
+    for key, each in readings.items():
+        largest = next((r for r in each if r.function == MAIN), None)
+        own = {reading.kernel for reading in each if reading.function == MAIN}
+        for reading in each if largest is not None else ():
+            if reading.kernel not in own:
+                assert largest is not None
+                if _layout(schedules, reading) != _layout(schedules, largest):
+                    found.append((reading, largest, sizes[key]))
+    return found
+
+
+def _total(
+    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], schedules: KernelSchedules
+) -> int:
+    """Bytes of the weights in all layouts."""
+    return sum(
+        sizes[key] * len({_layout(schedules, reading) for reading in each})
+        for key, each in readings.items()
+    )
+
+
+def _layout(schedules: KernelSchedules, reading: _Reading) -> Any:
+    return _layout_of(schedules.scheduled(reading.kernel), reading.place)
+
+
+def _layout_of(function: tvm.tirx.PrimFunc, place: int) -> Any:
+    """What tells a weight's layout from others; None if it is as given."""
+    block = layout_blocks(tvm.IRModule({"main": function})).get(place)
+    if block is None:
+        return None
+    return tvm_ffi.structural_hash(block.body, map_free_vars=True)
+
+
+def _alternatives(
+    schedules: KernelSchedules,
+    reading: _Reading,
+    largest: _Reading,
+    by_workload: Mapping[str, Task],
+    database: ms.database.Database,
+    target: tvm.target.Target,
+) -> Iterator[tvm.tirx.PrimFunc]:
+    """Other schedules of a kernel: those in the log, and the largest shape's moved to it."""
+    task = by_workload.get(schedules.workload(reading.kernel))
+    donor = by_workload.get(schedules.workload(largest.kernel))
+    if task is None or donor is None:
+        return
+    for record in best_trials(database, task.mod, _MOST_RECORDS):
+        schedule = tvm.s_tir.Schedule(task.mod)
+        record.trace.apply_to_schedule(schedule, remove_postproc=False)
+        yield schedule.mod["main"]
+    donations = [
+        donation_of(donor.mod, plain(record.trace.as_json()))
+        for record in best_trials(database, donor.mod, 1)
+    ]
+    for made in move(donations, SearchSpace(task.mod, target)) if donations else ():
+        if made.schedule is not None:
+            yield made.schedule.mod["main"]
