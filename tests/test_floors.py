@@ -278,7 +278,7 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 410,
     "benchmark": 1000,
-    "compile": 930,
+    "compile": 1060,
     "deploy": 920,
     "finals": 210,
     "fleet": 505,
@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6420, ("tests",): 20900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20900}
 
 
 def code_lines(path: Path) -> int:

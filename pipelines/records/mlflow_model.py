@@ -68,12 +68,15 @@ def save_model(
         else:
             data.mkdir()
             shutil.copy(library, data / tuned_library.LIBRARY)
+        every = imported.all_functions()
         mlflow.pyfunc.save_model(
             path=str(folder),
             loader_module=tuned_library.__name__.split(".")[-1],
             data_path=str(data),
             code_paths=[str(Path(tuned_library.__file__))],
-            signature=ModelSignature(_schema(imported.inputs), _schema(imported.outputs)),
+            signature=ModelSignature(
+                _schema([each.inputs for each in every]), _schema([each.outputs for each in every])
+            ),
             input_example=_example(imported.inputs),
             pip_requirements=_requirements(fingerprint),
             mlflow_model=Model(
@@ -84,10 +87,14 @@ def save_model(
         )
 
 
-def _schema(tensors: list[TensorSpec]) -> Schema:
-    return Schema(
-        [SchemaTensor(np.dtype(it.dtype), tuple(it.shape), it.name or None) for it in tensors]
-    )
+def _schema(shapes: list[list[TensorSpec]]) -> Schema:
+    """The tensors of every shape: -1 along the axes that differ."""
+    found = []
+    for same in zip(*shapes, strict=True):
+        sizes = zip(*(tensor.shape for tensor in same), strict=True)
+        shape = tuple(each[0] if len(set(each)) == 1 else -1 for each in sizes)
+        found.append(SchemaTensor(np.dtype(same[0].dtype), shape, same[0].name or None))
+    return Schema(found)
 
 
 def _example(inputs: list[TensorSpec]) -> dict[str, np.ndarray] | None:
