@@ -36,7 +36,7 @@ class Checkout:
         made.curve().write(self.places.shared(result.model, result.strategy))
         compiled = self.places.compiled(result.model, result.strategy)
         made.compiled(result.model, result.strategy).write(compiled)
-        (compiled / "model.so").write_bytes(b"library")
+        made.write_library(compiled / "model.so")
         made.imported(result.model).write(self.places.imported(result.model))
         self.lock()
 

@@ -1,5 +1,6 @@
 """Artifacts of a model's results as the stages would have written them, made by hand."""
 
+import hashlib
 from pathlib import Path
 
 from fewtune.artifacts import (
@@ -18,6 +19,7 @@ from fewtune.artifacts import (
     Spread,
     TensorSpec,
 )
+from fewtune.deploy.note import Function, Note, tail
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 
@@ -230,6 +232,25 @@ def compiled(model: str, strategy: str) -> CompileReport:
     )
 
 
+def write_library(path: Path) -> None:
+    """Write what is, by its note, a library for machines of another kind."""
+    content = b"library"
+    note = Note(
+        sha256=hashlib.sha256(content).hexdigest(),
+        model="net",
+        model_sha256="0" * 64,
+        functions=(Function("main", "main", (), ()),),
+        limits={},
+        target='{"kind": "llvm"}',
+        architecture="another",
+        extensions=(),
+        threads=2,
+        versions={},
+        verified={},
+    )
+    path.write_bytes(content + tail(note))
+
+
 def lay_ready(root: Path) -> None:
     """Lay results of ``good`` where the steps of the small pipeline take them from."""
     ready = root / "ready" / "good"
@@ -244,4 +265,4 @@ def lay_libraries(root: Path) -> None:
     imported("good").write(out / "import")
     for strategy in ("selective", "full"):
         compiled("good", strategy).write(out / strategy / "compile")
-        (out / strategy / "compile" / "model.so").write_bytes(b"library")
+        write_library(out / strategy / "compile" / "model.so")

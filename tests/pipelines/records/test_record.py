@@ -218,7 +218,7 @@ def test_a_result_is_a_version_of_its_model(checkout):
     assert version.run_id == run.info.run_id
     (output,) = run.outputs.model_outputs
     kept = {item.path for item in client.list_logged_model_artifacts(output.model_id, "data/data")}
-    assert kept == {"data/data/model.so", "data/data/library.json"}
+    assert kept == {"data/data/model.so"}
 
 
 def test_the_champion_is_faster_by_more_than_the_noise(checkout):
