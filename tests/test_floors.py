@@ -281,7 +281,7 @@ BUDGETS = {
     "compile": 1060,
     "deploy": 920,
     "finals": 210,
-    "fleet": 505,
+    "fleet": 512,
     "loose": 925,
     "machine": 610,
     "measure": 700,

@@ -74,7 +74,7 @@ class Case:
 
 # Each is refused, and leaves every file as it was.
 OPTIONS = (
-    *("tune={}", "tune=[]", "tune", "=", "nosuch=1", "tune.nosuch=1", "tune.trials_per_task=-1"),
+    *("tune=[]", "tune", "=", "nosuch=1", "tune.nosuch=1", "tune.trials_per_task=-1"),
     *("tune.trials_per_task=", "tune.trials_per_task=abc", "tune.trials_per_task=1e400"),
     *("tune.start_from=../../../../etc", "tune.strategy=none", "tune.budget_s=nan"),
     *("fingerprint.threads=99999", "fingerprint.threads=0", "fingerprint.target=nonsense"),

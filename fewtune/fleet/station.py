@@ -62,7 +62,7 @@ class ClientJournal(Journal):
         else:
             self._is_ahead = True
         # In the form that the client reads from its journal.
-        self._connection.send(("event", json.loads(json.dumps(event))))
+        self._send(("event", json.loads(json.dumps(event))))
 
     def hand_over(self) -> None:
         """Wait until the client has everything and orders more."""
@@ -74,7 +74,7 @@ class ClientJournal(Journal):
     def answer(self, *content: str) -> None:
         """Let the device go, and answer the order."""
         self._held.close()
-        self._connection.send(content)
+        self._send(content)
 
     def wait_for_order(self) -> None:
         """Wait for an order, then for the device."""
@@ -85,7 +85,14 @@ class ClientJournal(Journal):
         except (EOFError, ConnectionResetError):
             raise SystemExit from None
         self._held.enter_context(device_lock(self._device, "a batch of a fleet"))
-        self._connection.send(("begun",))
+        self._send(("begun",))
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self._connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            # The machine was killed, and another one goes on.
+            raise SystemExit from None
 
     def close(self) -> None:
         """Let the device go; no file is open."""
