@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fewtune.errors import InputError, MachineError, masked
+from fewtune.process.child_python import ending
 from pipelines.checkout.project import find_root
 from pipelines.commands.show import say
 from pipelines.servers.server import LOCALHOST, check_port, new_secret, server
@@ -89,14 +95,31 @@ def serve(options: argparse.Namespace) -> int:
         deployments.append(deployment)
         for schedule in schedules:
             print(f"{flow.name}/{each['name']} runs at {schedule['cron']}", flush=True)
+    is_over = threading.Event()
     with contextlib.ExitStack() as stack:
         if not given:
             secret = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
             command = ["prefect", "server", "start", "--host", LOCALHOST, "--port"]
             command.append(str(options.port))
-            stack.enter_context(server(root, "prefect", command, url, f"{url}/api/health", secret))
+            own = server(root, "prefect", command, url, f"{url}/api/health", secret)
+            process = stack.enter_context(own)
+            threading.Thread(target=_end_with, args=(process, is_over), daemon=True).start()
+            stack.callback(is_over.set)
         serve_until_interrupted(*deployments, limit=1)
     return 0
+
+
+def _end_with(process: subprocess.Popen[bytes], is_over: threading.Event) -> None:
+    """End this process if the server ends before it: Prefect would ask it for minutes."""
+    code = process.wait()
+    if is_over.is_set():
+        return
+    fault = MachineError(f"Prefect's server {ending(code)}: run `fewtune serve` again")
+    print(f"fewtune: {fault}", file=sys.stderr, flush=True)
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.terminate()
+    os._exit(fault.exit_code)
 
 
 def read_deployments(root: Path) -> list[dict[str, Any]]:
