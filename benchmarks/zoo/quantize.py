@@ -43,7 +43,7 @@ def quantize(model: ModelProto, seed: int = 0) -> ModelProto:
         operators, unsigned activations, and signed weights with one scale for each filter. Any
         other has ``DynamicQuantizeLinear`` and ``MatMulInteger`` for its products with constants.
     """
-    prepared = slimmed(with_shapes(model))
+    prepared = slimmed(with_shapes(model)).whole()
     if opset_of(prepared) < _OPSET:
         prepared = converted(prepared, _OPSET)
     prepared = _with_free_names(prepared)

@@ -198,7 +198,7 @@ model = mlflow.pyfunc.load_model("models:/tiny@champion")
 given = {t.name: np.zeros(t.shape, t.type) for t in model.metadata.signature.inputs}
 names = [t.name for t in model.metadata.signature.outputs]
 assert list(model.predict(given)) == names
-assert "fewtune" not in sys.modules
+assert "tvm" not in sys.modules
 """
 
 
