@@ -285,7 +285,7 @@ BUDGETS = {
     "loose": 925,
     "machine": 610,
     "measure": 700,
-    "model": 3470,
+    "model": 3475,
     "model_check": 220,
     "oneshot": 400,
     "onnx_graph": 4985,
@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20900}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20910}
 
 
 def code_lines(path: Path) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
+from fewtune.onnx_graph.simplify import simplify, with_layers
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.task.analysis import call_counts
@@ -49,3 +49,32 @@ def test_kernels_stay_within_the_limit(operators: list[str], kernels: int) -> No
     (wanted,) = run_onnxruntime(bound, feeds, 1)
     (made,) = CompiledModel(build_executable(lowered, TARGET), TARGET).outputs(list(feeds.values()))
     np.testing.assert_allclose(made, wanted, rtol=1e-4)
+
+
+def behind_layer(operators: list[str]) -> onnx.ModelProto:
+    """Operators behind a recurrent layer, whose own kernel is above the limit."""
+    random = np.random.default_rng(0)
+    model = chain(operators)
+    weights = {"w": (1, 24, 8), "r": (1, 24, 8)}
+    for name, shape in weights.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model.graph.node[0].input[0] = "states"
+    layer = helper.make_node(
+        "GRU", ["x", "w", "r"], ["states"], hidden_size=8, linear_before_reset=1
+    )
+    model.graph.node.insert(0, layer)
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 8])]
+    ends.append(helper.make_tensor_value_info(f"v{len(operators) - 1}", TensorProto.FLOAT, None))
+    del model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
+    model.graph.input.append(ends[0])
+    model.graph.output.append(ends[1])
+    return bind_shapes(model, {}, {})
+
+
+def test_a_recurrent_layer_hinders_no_fusion_elsewhere():
+    counts = [
+        sum(call_counts(lower(with_layers(behind_layer(each)), TARGET, "NCHW")).values())
+        for each in (["Abs"], ["Abs", "Neg", "Abs", "Neg"])
+    ]
+    assert counts[0] == counts[1]
