@@ -313,7 +313,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20910}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20915}
 
 
 def code_lines(path: Path) -> int:
