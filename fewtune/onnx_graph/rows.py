@@ -50,10 +50,10 @@ def planes_of_rows(model: ModelProto) -> ModelProto:
         With inferred shapes. One without such convolutions, or with nested graphs, which may read
         any value, is left as it is.
     """
-    graph = GraphBuilder(model, {})
-    if has_nested_graphs(model) or not any(_is_of_row(graph, node) for node in model.graph.node):
+    if has_nested_graphs(model):
         return model
-    return _Lifter(model).lifted()
+    lifter = _Lifter(model)
+    return lifter.lifted() if lifter.has_rows else model
 
 
 def _is_of_row(graph: GraphBuilder, node: NodeProto) -> bool:
@@ -76,6 +76,11 @@ class _Lifter:
         self._computed: set[str] = set()
         self._waiting: set[str] = set()
         self._producers = {name: node for node in self._nodes for name in node.output}
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a convolution of a row."""
+        return any(_is_of_row(self._graph, node) for node in self._nodes)
 
     def lifted(self) -> ModelProto:
         """Add all nodes."""

@@ -120,11 +120,13 @@ def index_limits(model: ModelProto, is_certain: bool = True) -> dict[str, tuple[
     limits : dict
         Inputs that index nothing are left out.
     """
+    integers = [v for v in model.graph.input if v.type.tensor_type.elem_type in INTEGERS]
+    if not integers:
+        # Most models have images: their shapes need not be inferred for this.
+        return {}
     readers, values = Readers(model), known_values(model)
     limits: dict[str, tuple[int, int]] = {}
-    for value in model.graph.input:
-        if value.type.tensor_type.elem_type not in INTEGERS:
-            continue
+    for value in integers:
         for read in readers.reads(value.name):
             found = _range(read.node, read.position, values)
             if found is None or (is_certain and not read.is_whole):

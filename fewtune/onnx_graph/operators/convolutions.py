@@ -12,11 +12,7 @@ _PAD_AS_INPUT = 11
 
 
 def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write the padding out; replace dilated constant weights by a plain convolution.
-
-    A row becomes a plane of one row, for which there is a faster kernel
-    (`fewtune.model.passes.transposed`).
-    """
+    """Write the padding out; replace dilated constant weights by a plain convolution."""
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])
     if data is None or kernel is None:
@@ -27,8 +23,7 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     asked = given.get("output_shape")
     dilations = list(given.get("dilations", [1] * count))
     values = graph.value(node.input[1]) if max(dilations) > 1 else None
-    is_plane = count == 1 and values is None and graph.value(node.input[1]) is not None
-    if asked is None and automatic == "NOTSET" and values is None and not is_plane:
+    if asked is None and automatic == "NOTSET" and values is None:
         return False
     strides = list(given.get("strides", [1] * count))
     added = list(given.get("output_padding", [0] * count))
@@ -61,10 +56,6 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             group=group,
         )
         return True
-    if is_plane:
-        size = strides[0] * (data[2] - 1) + added[0] + reach[0] - sum(pads)
-        _of_plane(graph, node, strides[0], pads, added[0], size)
-        return True
     graph.op(
         "ConvTranspose",
         node.input,
@@ -76,28 +67,6 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         group=group,
     )
     return True
-
-
-def _of_plane(
-    graph: GraphBuilder, node: NodeProto, stride: int, pads: list[int], added: int, size: int
-) -> None:
-    """Write the transposed convolution of a row as that of a plane of one row."""
-    data, weight, *bias = node.input
-    group = attributes_of(node).get("group", 1)
-    (batch, channels, extent), (_, filters, _) = map(graph.shape, (data, weight))
-    result = graph.op(
-        "ConvTranspose",
-        [
-            graph.reshape(data, [batch, channels, 1, extent]),
-            graph.constant(graph.value(weight)[:, :, None], hint=f"{weight}_plane"),
-            *bias,
-        ],
-        strides=[1, stride],
-        pads=[0, pads[0], 0, pads[1]],
-        output_padding=[0, added],
-        group=group,
-    )
-    graph.reshape(result, [batch, filters * group, size], node.output[0])
 
 
 def _spread(
