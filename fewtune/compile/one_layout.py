@@ -73,9 +73,9 @@ def share_layouts(
     )
     kept: dict[str, str] = {}
     while True:
-        extra = _own_layouts(readings, sizes, schedules)
         if _total(readings, sizes, schedules) <= bound:
             return {}
+        extra = _own_layouts(readings, sizes, schedules)
         waiting = [pair for pair in extra if pair[0].kernel not in kept]
         if not waiting:
             return kept
@@ -94,11 +94,7 @@ def _readings(lowered: tvm.IRModule) -> tuple[dict[str, list[_Reading]], dict[st
     readings: dict[str, list[_Reading]] = defaultdict(list)
     sizes: dict[str, int] = {}
     for function in model_functions(lowered):
-        alone = dict(lowered.functions_items())
-        for name in model_functions(lowered):
-            if name != function:
-                del alone[lowered.get_global_var(name)]
-        for kernel, arguments in kernel_calls(tvm.IRModule(alone)):
+        for kernel, arguments in kernel_calls(lowered, function):
             for place in free_places(lowered[kernel]):
                 if is_constant(arguments[place]):
                     value = arguments[place].value.numpy()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from fewtune.deploy.note import Function, Note, Tensor
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError, MachineError, last_line
 
 
 class Runs(Protocol):
@@ -135,8 +135,8 @@ class Peer:
         try:
             self._session = onnxruntime.InferenceSession(str(model), options)
         except Exception as fault:  # noqa: BLE001 (onnxruntime raises several kinds)
-            lines = str(fault).strip().splitlines() or [type(fault).__name__]
-            raise InputError(f"{model} cannot be loaded by onnxruntime: {lines[-1]}") from None
+            reason = last_line(fault)
+            raise InputError(f"{model} cannot be loaded by onnxruntime: {reason}") from None
         first = note.functions[0]
         outputs = {each.name for each in self._session.get_outputs()}
         inputs = {each.name for each in self._session.get_inputs()}
@@ -158,6 +158,6 @@ class Peer:
         try:
             found = self._session.run(names, feeds)
         except Exception as fault:  # noqa: BLE001 (onnxruntime raises several kinds)
-            lines = str(fault).strip().splitlines() or [type(fault).__name__]
-            raise InputError(f"onnxruntime cannot run the model on this: {lines[-1]}") from None
+            reason = last_line(fault)
+            raise InputError(f"onnxruntime cannot run the model on this: {reason}") from None
         return dict(zip(names, found, strict=True))

@@ -225,9 +225,15 @@ def _bytes_of(dtype: str) -> int:
     return max(1, int(digits.group()) // 8) if digits else 1
 
 
-def kernel_calls(lowered: tvm.IRModule) -> list[tuple[str, list[relax.Expr]]]:
-    """Every kernel that is called, with the arguments of the call, in no stated order."""
-    return [(call.args[0].name_hint, _arguments(call)) for call in _calls(lowered)]
+def kernel_calls(
+    lowered: tvm.IRModule, function: str | None = None
+) -> list[tuple[str, list[relax.Expr]]]:
+    """Every kernel that is called, by one function or by all, with the arguments of the call.
+
+    Their order is not stated.
+    """
+    calls = _calls(lowered) if function is None else _calls_of(lowered[function])
+    return [(call.args[0].name_hint, _arguments(call)) for call in calls]
 
 
 def call_counts(lowered: tvm.IRModule) -> Counter[str]:
@@ -247,7 +253,7 @@ def model_functions(lowered: tvm.IRModule) -> list[str]:
 def calls_by_function(lowered: tvm.IRModule) -> dict[str, Counter[str]]:
     """How often each function calls each kernel."""
     return {
-        name: Counter(call.args[0].name_hint for call in _calls_of(lowered[name]))
+        name: Counter(kernel for kernel, _ in kernel_calls(lowered, name))
         for name in model_functions(lowered)
     }
 
