@@ -288,7 +288,7 @@ BUDGETS = {
     "model": 3475,
     "model_check": 220,
     "oneshot": 400,
-    "onnx_graph": 4985,
+    "onnx_graph": 4960,
     "predictor": 790,
     "process": 830,
     "progress": 80,

@@ -225,14 +225,10 @@ def _bytes_of(dtype: str) -> int:
     return max(1, int(digits.group()) // 8) if digits else 1
 
 
-def kernel_calls(
-    lowered: tvm.IRModule, function: str | None = None
-) -> list[tuple[str, list[relax.Expr]]]:
-    """Every kernel that is called, by one function or by all, with the arguments of the call.
-
-    Their order is not stated.
-    """
-    calls = _calls(lowered) if function is None else _calls_of(lowered[function])
+def kernel_calls(lowered: tvm.IRModule, *functions: str) -> list[tuple[str, list[relax.Expr]]]:
+    """The kernels that these functions call, or all, with the arguments, in no stated order."""
+    names = functions or model_functions(lowered)
+    calls = [call for name in names for call in _calls_of(lowered[name])]
     return [(call.args[0].name_hint, _arguments(call)) for call in calls]
 
 
