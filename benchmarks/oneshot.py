@@ -39,8 +39,8 @@ from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
-from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.options import PREDICT, ShareOptions
+from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
 from fewtune.process.child_python import TVM
@@ -212,7 +212,7 @@ def main() -> None:
     places = Places()
     work = places.scratch / NAME
     rows = []
-    with alone(NAME), warm_process([TVM, "fewtune.oneshot.predict_apart"]):
+    with alone(NAME), warm_process([TVM, "fewtune.prediction.predict_apart"]):
         for model in arguments.models or models_tuned(places, arguments.against):
             shutil.rmtree(work, ignore_errors=True)
             rows.append(compared(model, arguments.against, arguments.rounds, places, work))

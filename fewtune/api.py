@@ -38,7 +38,7 @@ APART = (
     "fewtune.tuning.session",
     "fewtune.sharing.session",
     "fewtune.machine.peak",
-    "fewtune.oneshot.predict_apart",
+    "fewtune.prediction.predict_apart",
     "fewtune.compile.compile_apart",
 )
 

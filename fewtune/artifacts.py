@@ -400,11 +400,14 @@ class Selection(Artifact):
     strategy: str
     method: str
     clusters: list[Cluster]
-    # Tasks of clusters too small for a search of their own: schedules drawn by rule serve them.
+    # Representatives that take enough of the model's time, with those they stand for, to be
+    # searched.
+    worth: list[str] = []
+    # Tasks that the predictor knows: it has chosen a schedule that is worth little less than a
+    # search's.
+    known: list[str] = []
+    # Tasks in no cluster.
     alone: list[str] = []
-    # Tasks a little below min_share: schedules drawn by rule serve those whose default schedule
-    # takes much of the model's measured time.
-    small: list[str] = []
     # Tasks that only get a default schedule.
     set_aside: list[str]
     set_aside_rule: str
@@ -420,6 +423,11 @@ class Selection(Artifact):
     def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the twins of a model with one shape."""
         return _without_empty(dump(self), "twins")
+
+    @property
+    def unknown(self) -> list[str]:
+        """The representatives that are worth a search, and that no predictor knows."""
+        return [name for name in self.worth if name not in set(self.known)]
 
     @property
     def representatives(self) -> list[str]:
@@ -478,15 +486,7 @@ class TunedTask(_Timed):
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
-RoundName = Literal[
-    "known",
-    "first donors",
-    "search of slow tasks",
-    "duels",
-    "finals in the model",
-    "other shapes",
-    "prediction",
-]
+RoundName = Literal["prediction", "in the model", "alone", "other shapes"]
 
 
 class TuneReport(Artifact):
@@ -580,23 +580,6 @@ class ShareRound(TuningStep):
     gained_ms: float
 
 
-class ModelFinal(Part):
-    """The result of a task's fastest schedules in the model."""
-
-    task: str
-    contenders: int
-    # Place of the fastest in the model among the contenders; 1 is the fastest alone, or one that is
-    # as fast and splits the usual axis.
-    chosen_rank: int
-    # One call in the model, of the first contender, with what the next kernels on its memory take
-    # for its sake.
-    first_ms: float
-    # The same of the fastest there.
-    chosen_ms: float
-    # What a run of the model gains, by the runs of a process that did not choose it.
-    gained_ms: float
-
-
 class Prediction(Part):
     """The predictor of schedules, if none was measured."""
 
@@ -606,6 +589,36 @@ class Prediction(Part):
     points: int
     # Why the schedules may be worth less than usual.
     warning: str = ""
+
+
+class PredictedTask(Part):
+    """A task's schedule before anything is measured."""
+
+    task: str
+    status: Literal["predicted", "known", "default"]
+    # How much of its time another schedule may save, as far as the predictor can tell.
+    spread: float
+    # Points rated.
+    points: int
+    # The bank's log that knows the task, and the time there.
+    origin: str | None = None
+    known_ms: float | None = None
+    # The points rated best, as JSON (`fewtune.schedule.space.design_space.Point`).
+    promising: list[tuple[int, list[Any]]] = []
+    note: str = ""
+
+
+class PredictReport(Artifact):
+    """What the predict stage chose; TVM's database files hold the schedules."""
+
+    file_name = "predict.json"
+
+    model: str
+    strategy: str
+    tasks: list[PredictedTask]
+    prediction: Prediction
+    # Wall-clock seconds, building and checking included.
+    predicting_s: float
 
 
 class ShareReport(Artifact):
@@ -619,10 +632,8 @@ class ShareReport(Artifact):
     # Those whose schedule was chosen in the model, with what they came to.
     representatives: list[TunedTask] = []
     rounds: list[ShareRound]
-    # Tasks whose schedule was chosen in the model.
-    finals: list[ModelFinal] = []
-    # Why there are none, where they failed.
-    finals_note: str = ""
+    # Why nothing was measured in the model, where that failed.
+    note: str = ""
     trials: int
     sharing_s: float
     # Of these, what the host kept from a core, the cores' mean.

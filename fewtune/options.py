@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
@@ -45,8 +43,9 @@ COST_MODEL_GROUP = "fewtune.cost_models"
 # The mode of tuning, and the method of selecting, that measure nothing.
 PREDICT = "predict"
 # Subclasses of `fewtune.search.strategy.Explorer`, loaded when they are used.
+DEFAULT_STRATEGY = "evolutionary"
 STRATEGIES = {
-    "evolutionary": "fewtune.search.evolutionary:EvolutionarySearch",
+    DEFAULT_STRATEGY: "fewtune.search.evolutionary:EvolutionarySearch",
     "random": "fewtune.search.strategy:RandomSearch",
     "metaschedule": "fewtune.search.metaschedule:NativeSearch",
 }
@@ -100,7 +99,7 @@ class TuneOptions(BaseModel):
         "estimated latency",
     )
     strategy: StrategyChoice = Field(
-        default="evolutionary",
+        default=DEFAULT_STRATEGY,
         description="how candidates are searched: evolutionary, annealing (AutoTVM), adaptive "
         "(Chameleon's sampling), chameleon (with its agent), genetic and tile_rl (no model), "
         "random, grid, metaschedule (TVM's own search), or one that a package registers",
@@ -150,25 +149,24 @@ class TuneOptions(BaseModel):
 
 
 class ShareOptions(BaseModel):
-    """How many schedules are shared, and what happens if none works."""
+    """Which schedules are tried beside those that tasks have, and for how long."""
 
     model_config = ConfigDict(extra="forbid")
 
-    top: str | int = Field(
-        default="8", description="the best N schedules of each donor, or the best N%"
-    )
-    draws: int = Field(
-        default=8,
-        ge=0,
-        le=100_000,
-        description="schedules drawn by rule that are rated beside the shared ones",
-    )
     trials_per_task: int = Field(
         default=3,
         ge=1,
         le=100_000,
-        description="how many candidates are measured: the donor's best, and beside it those that "
-        "are rated best",
+        description="contenders of a task in each round, beside the schedule that it has",
+    )
+    budget_s: float | None = Field(
+        default=None, gt=0, description="wall-clock seconds after which no round begins"
+    )
+    least_gain: float = Field(
+        default=0.002,
+        gt=0,
+        lt=1,
+        description="a task gets contenders while they promise this part of the model's latency",
     )
     predictor: PredictorChoice = Field(
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
@@ -177,29 +175,7 @@ class ShareOptions(BaseModel):
         default=4,
         ge=0,
         le=100,
-        description="schedules that each heavy task sends into finals in the model; 0 or 1: none "
-        "are held, duels decide",
-    )
-    measure_known: bool = Field(
-        default=False,
-        description="measure schedules anew that a bank holds of the very task; else they are "
-        "taken with the time they had on this machine when the bank's log was made",
+        description="tuned schedules of a task that take turns in the model at first; 0 or 1: "
+        "each task's contenders are measured alone",
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
-
-    @field_validator("top")
-    @classmethod
-    def _known(cls, value: str | int) -> str | int:
-        matched = re.fullmatch(r"([1-9]\d*|\d*\.\d+)(%?)", str(value).strip())
-        if not matched or ("." in matched[1] and not matched[2]):
-            raise ValueError('give a number from 1 on, such as "10", or a part, such as "5%"')
-        if matched[2] and not 0 < float(matched[1]) <= 100:
-            raise ValueError('give a part above 0% and up to 100%, such as "5%"')
-        return value
-
-    def count(self, schedules: int) -> int:
-        """How many of ``schedules`` valid ones are shared: at least one, if there is one."""
-        text = str(self.top).strip()
-        if text.endswith("%"):
-            return min(schedules, max(1, round(float(text[:-1]) / 100 * schedules)))
-        return min(schedules, int(text))

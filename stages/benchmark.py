@@ -26,6 +26,7 @@ def run(model: str, strategy: str) -> None:
             ResultFolders(
                 places.imported(model),
                 places.tasks(model),
+                places.predicted(model, strategy),
                 places.selected(model, strategy),
                 places.tuned(model, strategy),
                 places.shared(model, strategy),

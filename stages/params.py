@@ -27,6 +27,7 @@ SECTIONS = {
     "import_model": "fewtune.model.import_options:ImportSection",
     "extract_tasks": "fewtune.options:ExtractOptions",
     "build_bank": "fewtune.bank.options:BankOptions",
+    "predict": "fewtune.prediction.options:PredictOptions",
     "select_tasks": "fewtune.selection.options:SelectOptions",
     "tune": "fewtune.options:TuneOptions",
     "share_schedules": "fewtune.options:ShareOptions",

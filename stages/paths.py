@@ -86,6 +86,10 @@ class Places:
         """Output of stage extract_tasks."""
         return self.out / model / "tasks"
 
+    def predicted(self, model: str, strategy: str) -> Path:
+        """Output of stage predict."""
+        return self.out / model / strategy / "predict"
+
     def selected(self, model: str, strategy: str) -> Path:
         """Output of stage select_tasks."""
         return self.out / model / strategy / "select"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fewtune.artifacts import SelectionTiming, TaskTable
+from fewtune.artifacts import PredictReport, SelectionTiming, TaskTable
 from fewtune.bank.bank import Bank
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.heat_map import write_similarity
@@ -25,7 +25,13 @@ def run(model: str, strategy: str) -> None:
     start = time.perf_counter()
     bank = Bank.read(places.bank(strategy))
     selection, matrix = select_tasks(
-        tasks, options, target=target, model=model, strategy=strategy, bank=bank
+        tasks,
+        options,
+        target=target,
+        model=model,
+        strategy=strategy,
+        bank=bank,
+        predicted=PredictReport.read(places.predicted(model, strategy)),
     )
     timing = SelectionTiming(selecting_s=round(time.perf_counter() - start, 3))
     with whole_directory(places.selected(model, strategy)) as directory:
@@ -33,11 +39,10 @@ def run(model: str, strategy: str) -> None:
         timing.write(directory)
         write_similarity(selection, matrix, directory)
     say(
-        f"{model} ({strategy}): {len(selection.representatives)} to tune, "
-        f"{len(selection.dependents)} take schedules from them, "
-        f"{len(selection.alone)} take schedules drawn by rule, "
+        f"{model} ({strategy}): {len(selection.clusters)} clusters, "
+        f"{len(selection.known)} tasks are known to the predictor, "
+        f"{len(selection.unknown)} to search, "
         + (f"{len(selection.banked)} from the bank, " if selection.banked else "")
-        + (f"{len(selection.small)} small ones are judged later, " if selection.small else "")
         + f"{len(selection.set_aside)} set aside"
         + (f"; {selection.note}" if selection.note else "")
     )

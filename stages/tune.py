@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
 from fewtune.measure.device import device_of
-from fewtune.oneshot.write import empty_report
 from fewtune.task.extract import read_tasks
-from fewtune.tuning.tune import tune
+from fewtune.tuning.tune import empty_report, tune
 from fewtune.util.files import whole_directory
 from stages.command import journalled, main, say
 from stages.params import load_section
@@ -30,13 +29,7 @@ def run(model: str, strategy: str) -> None:
         run = device_of(fingerprint).runner
         report = tune(tasks, selection, fingerprint, options, *kept, run=run)
     if report.stopped_by == "nothing_to_tune":
-        banked = len(selection.banked)
-        served = (
-            f"{banked} tasks take schedules from the bank"
-            if banked
-            else "every kernel gets a default schedule"
-        )
-        say(f"{model} ({strategy}): nothing to tune; {served}")
+        say(f"{model} ({strategy}): nothing to search, schedules are known")
         return
     say(
         f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "

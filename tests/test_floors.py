@@ -170,7 +170,7 @@ ROOMS = [
     "errors util deploy artifacts process tvm_compat runtime task machine onnx_graph verify",
     "schedule",
     "schedule_check similarity predictor options model trial timing storage workers",
-    "measure search bank selection oneshot progress tuning finals report sharing",
+    "measure search bank prediction selection progress tuning report sharing",
     "research fleet",
     "compile benchmark model_check steps api",
 ]

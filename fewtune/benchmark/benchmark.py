@@ -201,7 +201,7 @@ def _report(
         peak_gflops=peak.gflops if peak else None,
         peak_byte_gops=(peak.byte_gops or None) if peak and result.byte_flops else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
-        steps=tuning_steps(result.tasks, result.selecting_s, tuned, shared),
+        steps=tuning_steps(result.tasks, result.predicted, result.selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=[
             *_remarks(tuned, shared, compiled),
@@ -215,7 +215,8 @@ def _report(
 
 def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
     tuned, shared = result.tuned, result.shared
-    tuning_s = round(result.selecting_s + tuned.tuning_s + shared.sharing_s, 3)
+    spent_s = result.predicted.predicting_s + result.selecting_s
+    tuning_s = round(spent_s + tuned.tuning_s + shared.sharing_s, 3)
     medians_ms = {name: stats.median_ms for name, stats in report.variants.items()}
     over_onnxruntime, over_openvino = report.speedup_over_onnxruntime, report.speedup_over_openvino
     return Metrics(
@@ -254,13 +255,7 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
         if line.status != "tuned"
     ]
     said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
-    if shared.finals:
-        others = sum(line.chosen_rank > 1 for line in shared.finals)
-        said.append(
-            f"{others} of {len(shared.finals)} contested tasks have the schedule that was the "
-            "fastest in the model, not the one that was alone"
-        )
-    said.append(shared.finals_note)
+    said.append(shared.note)
     if shared.prediction is not None:
         said.append(
             f"schedules are predicted, not measured: {shared.prediction.points} points were rated"

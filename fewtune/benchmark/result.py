@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from fewtune.artifacts import (
     CompileReport,
     ImportReport,
+    PredictReport,
     Selection,
     SelectionTiming,
     ShareReport,
@@ -21,6 +22,7 @@ class ResultFolders(NamedTuple):
 
     imported: Path
     tasks: Path
+    predicted: Path
     selected: Path
     tuned: Path
     shared: Path
@@ -32,6 +34,7 @@ class StepResults(NamedTuple):
 
     imported: ImportReport
     tasks: list[Task]
+    predicted: PredictReport
     selection: Selection
     selecting_s: float
     tuned: TuneReport
@@ -44,6 +47,7 @@ class StepResults(NamedTuple):
         return cls(
             ImportReport.read(folders.imported),
             read_tasks(folders.tasks),
+            PredictReport.read(folders.predicted),
             Selection.read(folders.selected),
             SelectionTiming.read(folders.selected).selecting_s,
             TuneReport.read(folders.tuned),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,12 +18,11 @@ from fewtune.artifacts import (
     LeftOut,
     ReplacedSchedule,
 )
-from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build
+from fewtune.compile.build import IN_PLACE, REWRITES, BuiltModel, Plan, build
 from fewtune.compile.one_layout import share_layouts
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.seal import seal
-from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
 from fewtune.compile.working_plan import PlanSearch, WorkingPlan
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
@@ -31,9 +31,10 @@ from fewtune.measure.device import Device, device_of
 from fewtune.model.import_model import shape_folder
 from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.kernel_store import renamed
 from fewtune.runtime.linking import export_library, with_own_threads
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import tvm
 from fewtune.storage.database import read_database
 from fewtune.task.analysis import model_functions
 from fewtune.task.extract import Task, kernels
@@ -95,8 +96,8 @@ def compile_model(
     say : callable, optional
         Gets a line if something is left out.
     left_out : mapping, optional
-        Those of `REWRITES`, `TUNED`, `DEFAULTS` and `SCHEDULE_CHECK` that are known to fail, with
-        the reason. Default schedules that the import left out are also left out here.
+        Those of `REWRITES`, `TUNED` and `DEFAULTS` that are known to fail, with the reason.
+        Default schedules that the import left out are also left out here.
 
     Raises
     ------
@@ -112,10 +113,6 @@ def compile_model(
     database = read_database(parts.shared)
     schedules = KernelSchedules(parts.lowered, parts.tasks, database, target)
     known = _left_out_by_import(parts.imported) | dict(left_out or {})
-    wrong: dict[str, str] = {}
-    if not known.keys() & {SCHEDULE_CHECK, TUNED} and needs_check(parts.shared, target):
-        at("predicted schedules were being checked", optional=[SCHEDULE_CHECK])
-        wrong = leave_out_wrong(schedules, parts.tasks, target)
     difference = _difference_of(parts.imported, options.allowance)
     apart: dict[str, str] = {}
     if len(model_functions(parts.lowered)) > 1:
@@ -123,12 +120,12 @@ def compile_model(
     exported = _Exported(directory / _CHECKED, device, difference)
     search = PlanSearch(
         build=lambda plan: build(parts.lowered, schedules, plan, target),
-        error_of=lambda built: exported.difference(built.executable).allowances,
+        error_of=lambda built: exported.difference(built).allowances,
         plain=schedules.plain,
         say=lambda line: say(f"{name}: {line}"),
     )
     working = search.find(_first_plan(schedules.levels, _rewrites(options, target), known))
-    found = exported.difference(working.built.executable)
+    found = exported.difference(working.built)
     imported = ImportReport.read(parts.imported)
     if not found.allowances <= 1:
         raise VerificationError(
@@ -140,8 +137,7 @@ def compile_model(
     reasons = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
     search.replaced[:0] = [
         ReplacedSchedule(kernel=each, schedule=working.plan.levels[each].text, reason=reason)
-        for part in (reasons, wrong)
-        for each, reason in sorted(part.items())
+        for each, reason in sorted(reasons.items())
     ]
     search.left_out[:0] = [LeftOut(what=what, reason=reason) for what, reason in known.items()]
     search.left_out += [LeftOut(what=f"one layout of {k}", reason=why) for k, why in apart.items()]
@@ -195,17 +191,19 @@ class _Exported:
     ) -> None:
         self.path = path
         self._device, self._difference = device, difference
-        self._last: tuple[relax.VMExecutable, Difference] | None = None
+        self._last: tuple[BuiltModel, Difference] | None = None
 
-    def difference(self, executable: relax.VMExecutable) -> Difference:
+    def difference(self, built: BuiltModel) -> Difference:
         """Export a build, unless it is the last one, and compare its outputs."""
-        if self._last is None or self._last[0] is not executable:
+        if self._last is None or self._last[0] is not built:
             self._last = None
             # The library of another build may be in use.
             self.path.unlink(missing_ok=True)
-            threads = self._device.fingerprint.threads
-            export_library(executable, self.path, with_own_threads(threads, self._device.link))
-            self._last = executable, self._difference(self._device.load(self.path))
+            link = with_own_threads(self._device.fingerprint.threads, self._device.link)
+            with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+                objects = renamed(built.objects, Path(scratch))
+                export_library(built.executable, self.path, link, objects)
+            self._last = built, self._difference(self._device.load(self.path))
         return self._last[1]
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -33,13 +33,13 @@ from fewtune.machine.rpc_board import (
 )
 from fewtune.measure.checking import CHECK_LIMIT_S
 from fewtune.measure.device import Capabilities, Device
-from fewtune.measure.measurer import ROUND_S, ROUNDS, Batch, Measurer
+from fewtune.measure.measurer import Batch, Measurer
 from fewtune.runtime.tvm import relax, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Built, Failure, Outcome, RequestFailedError, WorkerLostError
-from fewtune.workers.board import BoardBuilder, BoardRunner, library_path
+from fewtune.workers.board import BoardBuilder, BoardRunner
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
@@ -79,19 +79,12 @@ class BoardPool(WorkerPool):
         super().close()
         self._scratch.cleanup()
 
-    def kept_build(self, workload: str, key: str) -> Built | None:
-        """The build of a task's trace, if it still exists."""
-        built = self.kept.find(workload, key)
-        exists = built is not None and library_path(self.folder, built.number).is_file()
-        return built if exists else None
-
     def tidy(self) -> None:
-        """Drop builds that are not kept, here and on the boards."""
-        kept = [n for index in range(len(self.handles)) for n in self.kept.numbers(index)]
+        """Drop all builds, here and on the boards."""
         super().tidy()
         for runner in self.runners:
             try:
-                runner.call(BACK_S, BoardRunner.forget, kept)
+                runner.call(BACK_S, BoardRunner.forget)
             except (WorkerLostError, RequestFailedError):
                 runner.kill()
 
@@ -106,7 +99,6 @@ class BoardMeasurer(Measurer):
         Where the boards are, for messages.
     """
 
-    can_build_ahead = False
     pool: BoardPool
 
     def __init__(self, pool: BoardPool, at: str) -> None:
@@ -137,34 +129,10 @@ class BoardMeasurer(Measurer):
         with self.phases.timed("run_s"), ThreadPoolExecutor(len(boards) or 1) as executor:
             for _ in executor.map(run, sorted(set(boards))):
                 pass
-        outcomes = batch.settle(self.failures, self.pool.kept)
+        outcomes = batch.settle(self.failures)
         with self.phases.timed("build_s"):
             self.pool.tidy()
         return outcomes
-
-    def duel(
-        self,
-        contestants: Sequence[Built | Failure],
-        specs: Specs,
-        rounds: int = ROUNDS,
-        round_s: float = ROUND_S,
-    ) -> list[Outcome]:
-        """Measure candidates of one task in turns on its board; see `Measurer.duel`."""
-        able = [each for each in contestants if isinstance(each, Built)]
-        board = self._board(specs)
-        numbers = [each.number for each in able]
-        limit_s = len(able) * _OPTIONS.run_timeout_s
-        with self.phases.timed("run_s"):
-            try:
-                runner = self._runner(board)
-                times_s = runner.call(limit_s, BoardRunner.duel, numbers, specs, rounds, round_s)
-            except (WorkerLostError, RequestFailedError) as fault:
-                return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
-        samples = iter(times_s)
-        return [
-            Outcome(next(samples)) if isinstance(each, Built) else Outcome.failed(each)
-            for each in contestants
-        ]
 
     def _board(self, specs: Specs) -> int:
         """The board of the tasks with such buffers; a new task gets the board with the fewest."""

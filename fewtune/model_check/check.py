@@ -21,8 +21,7 @@ from fewtune.model_check.report import CheckReport, estimate
 from fewtune.process.apart import at, run_apart
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.worth_tuning import is_worth_searching
-from fewtune.task.extract import extract_tasks
+from fewtune.task.extract import extract_tasks, is_worth_searching
 from fewtune.util.files import machine_errors
 from fewtune.util.validation import complaint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fewtune.artifacts import ShareReport, TuneReport, TuningStep
+from fewtune.artifacts import PredictReport, ShareReport, TuneReport, TuningStep
 from fewtune.util.table import MISSING, Table, number
 
 if TYPE_CHECKING:
@@ -17,17 +17,22 @@ _PHASES = {
     "run_s": "measuring s",
     "check_s": "checking s",
 }
-_SEARCHED, _SELECTING = "search of the selected", "selecting"
+_SEARCHED, _SELECTING, _PREDICTING = "search of the selected", "selecting", "predicting"
 _RULES = {
+    _PREDICTING: "each task takes the schedule that is rated best, or the bank's where that holds "
+    "this very task; it is built, and its outputs are compared",
     _SELECTING: "design spaces are compared, and similar tasks clustered",
     _SEARCHED: "batches where the model gains most, until the next one promises less than "
-    "tune.least_gain or the trials are spent; before them default schedules are measured, after "
-    "them the fastest of each task again, in turns",
+    "tune.least_gain or the trials are spent; before them default schedules are measured",
 }
 
 
 def tuning_steps(
-    tasks: list[Task], selecting_s: float, tuned: TuneReport, shared: ShareReport
+    tasks: list[Task],
+    predicted: PredictReport,
+    selecting_s: float,
+    tuned: TuneReport,
+    shared: ShareReport,
 ) -> list[TuningStep]:
     """Every step of tuning, in order; those that did nothing are left out.
 
@@ -35,6 +40,7 @@ def tuning_steps(
     ----------
     tasks : list of Task
         All tasks of the model.
+    predicted : PredictReport
     selecting_s : float
     tuned : TuneReport
     shared : ShareReport
@@ -45,18 +51,24 @@ def tuning_steps(
         for line in tuned.tasks
         if line.default_ms is not None and line.best_ms is not None
     ]
-    selecting = TuningStep(
-        name=_SELECTING,
-        rule=_RULES[_SELECTING],
-        tasks=len(calls),
-        trials=0,
-        spent_s=selecting_s,
-        search_s=selecting_s,
-        build_s=0.0,
-        run_s=0.0,
-        model_update_s=0.0,
-        gained_ms=None,
-    )
+    first = [
+        TuningStep(
+            name=name,
+            rule=_RULES[name],
+            tasks=count,
+            trials=0,
+            spent_s=spent_s,
+            search_s=spent_s,
+            build_s=0.0,
+            run_s=0.0,
+            model_update_s=0.0,
+            gained_ms=None,
+        )
+        for name, count, spent_s in (
+            (_PREDICTING, len(predicted.tasks), predicted.predicting_s),
+            (_SELECTING, len(calls), selecting_s),
+        )
+    ]
     searched = TuningStep(
         name=_SEARCHED,
         rule=_RULES[_SEARCHED],
@@ -70,7 +82,7 @@ def tuning_steps(
         check_s=tuned.check_s,
         gained_ms=sum(gains_ms) if gains_ms else None,
     )
-    return [step for step in (selecting, searched, *shared.rounds) if step.spent_s]
+    return [step for step in (*first, searched, *shared.rounds) if step.spent_s]
 
 
 def steps_table(steps: Sequence[TuningStep]) -> Table:

@@ -42,6 +42,7 @@ def build_executable(
     target: tvm.target.Target,
     rewrite: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
     has_asserts: bool = True,
+    pipeline: str = PIPELINE,
 ) -> relax.VMExecutable:
     """Compile a module whose operators are already kernels (after FuseTIR).
 
@@ -54,12 +55,14 @@ def build_executable(
         Is given the module once its tensors are allocated, before their memory is planned.
     has_asserts : bool
         Whether each kernel checks shapes and types of its arguments whenever it is called.
+    pipeline : str
+        Name of TVM's pipeline for kernels.
 
     Returns
     -------
     executable : relax.VMExecutable
     """
-    from tvm.relax import pipeline
+    from tvm.relax.pipeline import finalize_passes
 
     # TVM 0.27 has these four in a function that its CPU backend forgets to export.
     passes = tvm.transform.Sequential(
@@ -69,7 +72,7 @@ def build_executable(
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
             *([] if rewrite is None else [module_pass(rewrite)]),
-            *pipeline.finalize_passes(target),
+            *finalize_passes(target),
         ]
     )
     lowered = runnable(lowered, target)
@@ -79,7 +82,7 @@ def build_executable(
         tvm.transform.PassContext(opt_level=3, config=config),
         vector_math.as_marked(lowered),
     ):
-        return relax.build(lowered, target=target, relax_pipeline=passes, tir_pipeline=PIPELINE)
+        return relax.build(lowered, target=target, relax_pipeline=passes, tir_pipeline=pipeline)
 
 
 def runnable(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

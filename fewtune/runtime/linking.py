@@ -33,7 +33,12 @@ def with_own_threads(threads: int, link: Callable[..., None] | None = None) -> C
     return linked
 
 
-def export_library(built: Any, path: Path, link: Callable[..., None] | None = None) -> None:
+def export_library(
+    built: Any,
+    path: Path,
+    link: Callable[..., None] | None = None,
+    objects: Sequence[str] = (),
+) -> None:
     """Write what TVM has built as a library.
 
     Parameters
@@ -44,6 +49,8 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
         Of the library.
     link : callable, optional
         Links the object files; TVM's own call of the C compiler unless given.
+    objects : sequence of str
+        Further object files that belong to it.
 
     Raises
     ------
@@ -55,7 +62,7 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
     """
     try:
         with without_noise():
-            built.export_library(str(path), fcompile=link)
+            built.export_library(str(path), fcompile=link, addons=list(objects))
     except Exception as fault:
         no_room = full_disk(path.parent, Path(tempfile.gettempdir()))
         if no_room is not None:

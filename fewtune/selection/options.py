@@ -6,10 +6,6 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# Default schedules take up to four times the estimate (depthwise convolutions of a text detector on
-# an EPYC): the measured time of tasks down to this part of `min_share` says what they are worth.
-_SMALL_PART = 0.4
-
 
 class SelectOptions(BaseModel):
     """How the tasks to tune are chosen."""
@@ -38,24 +34,16 @@ class SelectOptions(BaseModel):
         default=0.005,
         ge=0,
         lt=1,
-        description=f"tasks below {_SMALL_PART} of this share of the model's estimated time are "
-        "set aside; those between take a schedule if their default takes 0.5 % of the measured "
-        "time",
+        description="tasks below this share of the model's estimated time are set aside: they "
+        "keep the schedule that was predicted, or their default one",
     )
     min_cluster_share: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="a cluster below this share is not worth a search of its own: its tasks take "
-        "schedules drawn by rule; one of a single task needs "
-        "four times as much",
+        description="a cluster below this share is not worth a search of its own; one of a single "
+        "task needs four times as much",
     )
-
-    @property
-    def least_share(self) -> float:
-        """The share below which a task is set aside before anything is measured."""
-        # Without sharing, nothing serves a small task but a search of its own.
-        return self.min_share * (1.0 if self.method in ("all", "predict") else _SMALL_PART)
 
     @model_validator(mode="after")
     def _clusters_fit_the_method(self) -> Self:

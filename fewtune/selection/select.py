@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fewtune.artifacts import BankDonor, Selection
+from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection, TaskInfo
 from fewtune.options import PREDICT
-from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
+from fewtune.prediction.worth import UNKNOWN
+from fewtune.selection.cluster import (
+    Groups,
+    agglomerative_groups,
+    clique_groups,
+    similarity_sum,
+    split_unrelated,
+)
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.twins import twins_of
-from fewtune.selection.worth_tuning import (
-    SEARCHED_OPERATORS,
-    is_small,
-    is_worth_searching,
-    kept_clusters,
-)
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,
     design_space,
     similarity_matrix,
 )
+from fewtune.task.extract import SEARCHED_OPERATORS, is_worth_searching
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 # Donors named for a task that the bank serves: if one's schedules do not fit, another's may.
 _MOST_DONORS = 3
+# A search for a single task pays only if it is a large part of the model.
+_LONE_TIMES = 4
 
 
-def select_tasks(
+def select_tasks(  # noqa: PLR0913 (what a stage reads)
     tasks: Sequence[Task],
     options: SelectOptions,
     *,
@@ -42,6 +46,7 @@ def select_tasks(
     model: str,
     strategy: str,
     bank: Bank | None = None,
+    predicted: PredictReport | None = None,
 ) -> tuple[Selection, SimilarityMatrix]:
     """Cluster the tasks by the similarity of their tuning spaces.
 
@@ -58,6 +63,8 @@ def select_tasks(
         Schedules of models tuned before. A task as similar to a workload of it as two tasks of a
         cluster are to one another takes its schedules from there and is not clustered. Method
         ``all`` tunes every task, whatever the bank holds.
+    predicted : PredictReport, optional
+        Which tasks are known before anything is measured.
 
     Returns
     -------
@@ -81,10 +88,12 @@ def select_tasks(
         rest, spaces, options, model=model, strategy=strategy, bank=bank
     )
     served = {*selection.representatives, *selection.dependents, *selection.alone}
-    served |= {*selection.small, *selection.banked}
+    served |= set(selection.banked)
     idle = [name for name, twin in twins.items() if twin not in served]
+    lines = predicted.tasks if predicted is not None else []
     return selection.model_copy(
         update={
+            "known": [line.task for line in lines if line.spread < UNKNOWN],
             "twins": {name: twin for name, twin in twins.items() if twin in served},
             "set_aside": selection.set_aside + idle,
         }
@@ -144,25 +153,17 @@ def select_from_spaces(
     shares = [task.info.share for task in chosen]
     values = similarity_matrix(chosen, [spaces[name] for name in names])
     groups, note = _grouped(values, names, options)
-    kept = kept_clusters(
-        split_unrelated(groups, values, shares, names),
-        values,
-        [task.info for task in chosen],
-        0.0 if options.method == "all" else options.min_cluster_share,
-        # Without a representative and without a bank there would be no donor.
-        needs_one=not banked,
-    )
-    served = {member for cluster in kept for member in cluster.members}
-    small = [task.info.name for task in tasks if is_small(task.info, options)]
-    used = {*names, *banked, *small}
+    clusters = _clusters(split_unrelated(groups, values, shares, names), values, chosen)
+    served = {member for cluster in clusters for member in cluster.members}
+    used = {*names, *banked}
     aside = [task.info.name for task in tasks if task.info.name not in used]
     selection = Selection(
         model=model,
         strategy=strategy,
         method=options.method,
-        clusters=kept,
+        clusters=clusters,
+        worth=_worth(clusters, [task.info for task in chosen], options, needs_one=not banked),
         alone=[name for name in names if name not in served],
-        small=small,
         set_aside=aside,
         set_aside_rule=_rule(
             tasks,
@@ -183,6 +184,51 @@ def _grouped(values: np.ndarray, names: list[str], options: SelectOptions) -> tu
     if options.method == "agglomerative":
         return agglomerative_groups(values, options.min_similarity, options.clusters), ""
     return [[index] for index in range(len(names))], ""
+
+
+def _clusters(
+    groups: Sequence[tuple[int, list[int]]], values: np.ndarray, tasks: Sequence[Task]
+) -> list[Cluster]:
+    """The clusters, that with the largest share of the model's time first."""
+
+    def share(cluster: Cluster) -> float:
+        return sum(task.info.share for task in tasks if task.info.name in cluster.members)
+
+    clusters = [
+        Cluster(
+            representative=tasks[leader].info.name,
+            members=[tasks[index].info.name for index in sorted(group)],
+            similarity_sum=similarity_sum(leader, group, values),
+        )
+        for leader, group in groups
+    ]
+    return sorted(clusters, key=lambda each: (-share(each), each.representative))
+
+
+def _worth(
+    clusters: Sequence[Cluster],
+    infos: Sequence[TaskInfo],
+    options: SelectOptions,
+    *,
+    needs_one: bool,
+) -> list[str]:
+    """The representatives that are worth a search.
+
+    Those of clusters below a share are not, and those whose time memory decides. ``needs_one``
+    asks for the first, however small: else there would be no donor at all.
+    """
+    if options.method == "all":
+        return [cluster.representative for cluster in clusters]
+    by_name = {info.name: info for info in infos}
+
+    def is_worth_it(cluster: Cluster) -> bool:
+        members = [by_name[name] for name in cluster.members]
+        least = options.min_cluster_share * (_LONE_TIMES if len(members) == 1 else 1)
+        is_streamed = all(info.is_streamed for info in members)
+        return sum(info.share for info in members) >= least and not is_streamed
+
+    found = [cluster.representative for cluster in clusters if is_worth_it(cluster)]
+    return found or [cluster.representative for cluster in clusters[: int(needs_one)]]
 
 
 def _banked(
@@ -220,7 +266,7 @@ def _rule(
     faults = faults or {}
     other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
     searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
-    small = [task for task in searched if task.info.share < options.least_share]
+    small = [task for task in searched if task.info.share < options.min_share]
     empty = [
         task
         for task in searched
@@ -232,7 +278,7 @@ def _rule(
     reasons = [
         f"{len(other)} of operator families whose schedules are not searched"
         + (f" ({families})" if families else ""),
-        f"{len(small)} with less than {options.least_share:.2%} of the model's estimated time each"
+        f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time each"
         + (f" ({sum(task.info.share for task in small):.2%} in all)" if small else ""),
     ]
     if empty:

@@ -1,89 +1,77 @@
-"""Sharing: a session whose tasks take schedules of other tasks, or of a bank.
+"""The rounds of sharing: contenders of all tasks take turns, and the fastest stay.
 
-1. A task that a bank holds takes its schedule from there. Only its outputs are checked.
-2. Every other task that is not tuned itself measures a few candidates: the best schedules of its
-   donor, moved into its own design space, and some drawn by rule. The predictor chooses which, or a
-   cost model that learnt from the donors' trials.
-3. A task that seems small measures its default schedule first. It takes candidates only if that
-   takes much of the model's measured time.
-4. A task far below the throughput of the best similar one also measures its default schedule, and
-   keeps it if nothing is faster.
-5. A task that keeps its default schedule and takes much of the model's time is searched
-   (`fewtune.sharing.search_round`).
-6. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
-   possible, they take turns alone (`fewtune.tuning.remeasure`).
-7. A task of another shape of the model takes what the largest shape's task like it has then.
+Every task begins with the schedule that was predicted, or tuned. In each round those tasks get a
+few contenders from which the model is expected to gain most: the best schedules of their donors,
+moved into their own design space; what the predictor rates best; children of the fastest. All are
+built and checked while others are still chosen. What is measured corrects the predictor for all
+tasks. The rounds end when nothing promises a visible gain, or the budget is spent.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, NamedTuple
 
 from fewtune.bank.bank import Bank
-from fewtune.finals.finalists import contenders_of
-from fewtune.finals.finals import Final, Finals
 from fewtune.options import TuneOptions
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import donation_of, move
-from fewtune.search.warm_start import teach
-from fewtune.sharing.candidates import Offers, offers_for
-from fewtune.sharing.donor_round import OTHER_SHAPES, DonorRound
-from fewtune.sharing.job import ShareJob
-from fewtune.sharing.search_round import SearchRound
-from fewtune.trial.outcome import RequestFailedError, WorkerLostError
+from fewtune.schedule.space.transfer import Donation, UnfitError, donation_of, fit
+from fewtune.search import Explorer, Proposal
+from fewtune.search.warm_start import known_points, teach
+from fewtune.sharing.job import ShareJob, Start
+from fewtune.sharing.judges import DEFAULT, Alone, Entry, InModel, Judge, Judged, near
+from fewtune.sharing.promise import promises
+from fewtune.trial.outcome import Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.job import TuneJob, Workplace
-from fewtune.tuning.remeasure import MOST_IN_DUEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
-from fewtune.util.switches import is_on
 
-
-def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float) -> list[TaskState]:
-    """Tasks below a part of the throughput of similar ones.
-
-    Parameters
-    ----------
-    states : iterable of TaskState
-    rates : mapping of float
-        Throughput that each operator family may reach.
-    part : float
-        Of that throughput.
-    """
-    return [
-        state
-        for state in states
-        if state.progress.throughput < part * rates.get(state.progress.family, float("inf"))
-    ]
-
-
-KNOWN: Literal["known"] = "known"
-# Schedules of a twin that are moved, and how many of them are measured: its best, unless the
-# predictor doubts it there.
-_TWIN_DONATIONS, _TWIN_TRIALS = 3, 1
-# Cost models learn from so many trials of a donor: half its best, half of the rest.
+# Contenders of a round: more would wait long for the first gain.
+_MOST_A_ROUND = 32
+# Schedules of a donor that are offered, and how much slower a tuned one may be than the fastest
+# alone to take part.
+_DONATED, _NEAR = 8, 1.2
+# A predictor and a cost model learn from so many trials of a tuned task.
 _TAUGHT = 48
+# From this part of its time on, which nobody knows how to save, a task tries its default schedule.
+_DOUBTFUL = 0.3
+
+
+class Chosen(NamedTuple):
+    """What a task enters in a round, and where its proposals come from."""
+
+    entry: Entry
+    proposals: list[Proposal]
+    donors: list[str | None]
 
 
 class Sharing(Session):
-    """Gives tasks schedules of their donors.
+    """Gives tasks the schedules that are fastest for them.
 
     Parameters
     ----------
     job : ShareJob
-        Which task takes schedules of which donors, and by which rules.
     place : Workplace
-    finals : Finals, optional
-        Chooses among the best schedules of each task in the end.
+    judge : callable, optional
+        Gives the judge of the rounds; each task's contenders are measured alone unless given.
     """
 
-    def __init__(self, job: ShareJob, place: Workplace, finals: Finals | None = None) -> None:
-        sharing = job.options
+    def __init__(
+        self,
+        job: ShareJob,
+        place: Workplace,
+        judge: Callable[[Sharing], InModel] | None = None,
+    ) -> None:
         options = TuneOptions(
-            trials_per_task=sharing.trials_per_task, predictor=sharing.predictor, seed=sharing.seed
+            trials_per_task=job.options.trials_per_task,
+            batch_size=job.options.trials_per_task,
+            budget_s=job.options.budget_s,
+            predictor=job.options.predictor,
+            seed=job.options.seed,
         )
         by_name = {task.info.name: task for task in place.tasks}
         named = [*job.takers, *job.tuned]
@@ -91,166 +79,256 @@ class Sharing(Session):
             TuneJob(named, options, cold_weights=job.cold_weights),
             replace(place, tasks=[by_name[name] for name in named]),
             earlier=job.tuned,
+            starts={name: start.trial for name, start in job.starts.items()},
         )
-        self.takers = job.takers
-        self.donations = job.donations
-        self._known = job.known
-        self._small, self._twins = frozenset(job.small), frozenset(job.twins)
-        self._rules = job.rules
-        self._bank = job.bank
-        self._tuned = job.tuned
-        self.sharing = sharing
-        self._in_model = InModel(finals, self)
-        self._round = DonorRound(self)
-        self._last_round = DonorRound(self, OTHER_SHAPES)
-        self._searched = SearchRound(self, job.rules)
+        self.share_job = job
+        self._alone = Alone(self.measurer, self.target)
+        self._in_model = None if judge is None else judge(self)
+        self._twins = frozenset(job.twins)
 
     @property
     def total_trials(self) -> int:
-        """Trials to be measured, as far as known."""
-        searched = sum(state.taken is None for state in self._takers() if not self._is_small(state))
-        offered = max(self._round.trials, self.sharing.trials_per_task * searched)
-        return offered + self._searched.trials + self._last_round.trials
+        """Trials so far: how many will be worth it is not known."""
+        return self.state.trials
 
     def is_done(self) -> bool:
         """Whether the journal is of a session that ended."""
         return self.state.stopped_by is not None
 
+    def conclude(self) -> None:
+        """Serve the other shapes of the model."""
+        if self._in_model is not None:
+            self._in_model.close()
+        twins = [s for name, s in self.state.tasks.items() if name in self._twins and not s.crashed]
+        entries = [self._of_twin(state) for state in twins if not state.gains]
+        if any(entries):
+            self._hold([each for each in entries if each.entry.keys], self._alone, "other shapes")
+
     def search(self) -> str:
-        """Measure the donors' schedules, and the defaults of tasks that these leave slow."""
-        self._take_known()
-        rest = [state for state in self._takers() if state.taken is None]
-        if not rest:
+        """Hold rounds; return why there are no more."""
+        states = [s for name, s in self.state.tasks.items() if name not in self._twins]
+        if not states:
             return "nothing_to_tune"
         with self.measurer.phases.timed("model_update_s"):
             self._teach()
-        self._hold([state for state in rest if not self._is_small(state)])
-        small = [state for state in rest if self._is_small(state)]
-        self.measure_defaults(list(filter(self._is_small, self.state.without_default())))
-        self._hold([state for state in small if self._part(state) >= self._rules.small_part])
-        self._measure_doubtful(self._takers())
-        if is_on("search_of_slow_tasks"):
-            self._searched.hold(self._takers())
-        return "trials"
+        while True:
+            budget_s = self.options.budget_s
+            if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
+                return "budget"
+            began_s = self.elapsed_s
+            chosen = self._chosen([state for state in states if not state.crashed])
+            if not any(len(each.entry.keys) > 1 for each in chosen):
+                return "converged"
+            self._judge(chosen)
+            self._longest_batch_s = max(self._longest_batch_s, self.elapsed_s - began_s)
 
-    def conclude(self) -> None:
-        """Hold finals in the model or, if there are none, duels; then serve other shapes."""
-        if not self._in_model.decides():
-            self.hold_duels(self._takers())
-        twins = [name for name in self.takers if name in self._twins]
-        if twins:
-            self._last_round.hold(twins, self._offers_of_twin)
-            self._measure_doubtful([self.state.tasks[name] for name in twins])
+    def _judge(self, chosen: list[Chosen]) -> None:
+        """Measure in the model, or alone where that cannot be done or fails."""
+        if self._in_model is not None and not self.state.note:
+            try:
+                self._hold(chosen, self._in_model, "in the model")
+                return
+            except (WorkerLostError, RequestFailedError) as fault:
+                note = f"not measured in the model: {str(fault).splitlines()[-1]}"
+                self.progress.say(note)
+                self.note({"kind": "no_model", "note": note})
+        contested = [each for each in chosen if len(each.entry.keys) > 1]
+        self._hold(contested, self._alone, "alone")
 
-    def _measure_doubtful(self, states: list[TaskState]) -> None:
-        """Measure the default schedules of those tasks that are slower than similar ones."""
-        names = {state.task.info.name for state in states}
-        without = [s for s in self.state.without_default() if s.task.info.name in names]
-        self.measure_defaults(behind(without, self.rates(), self._rules.doubtful))
+    def _chosen(self, states: list[TaskState]) -> list[Chosen]:
+        """What every task enters: those that promise most have contenders."""
+        spreads = {name: start.spread for name, start in self.share_job.starts.items()}
+        promised = promises(states, spreads, self.job_rates(states))
+        order = sorted(states, key=lambda s: (-promised[s.task.info.name], s.task.info.name))
+        room, found = _MOST_A_ROUND, []
+        for state in order:
+            name = state.task.info.name
+            is_worth_it = promised[name] >= self.share_job.options.least_gain and room > 0
+            found.append(self._entered(state, is_worth_it))
+            room -= len(found[-1].entry.keys) - 1
+        return found
 
-    def finalists(self, state: TaskState) -> list[Trial]:
-        """The trials of a task that are measured again, if it takes enough of the model's time."""
-        if state.taken is not None or not state.ranked():
-            return []
-        return contenders_of(state.ranked(), self._part(state), MOST_IN_DUEL, self._rules.finalists)
+    def job_rates(self, states: list[TaskState]) -> dict[str, float]:
+        """Highest measured throughput by kind of task."""
+        fastest: dict[str, float] = {}
+        for state in states:
+            kind, rate = state.progress.kind, state.progress.throughput
+            fastest[kind] = max(fastest.get(kind, 0.0), rate)
+        return fastest
 
-    def _part(self, state: TaskState) -> float:
-        """The part of the model's measured time that a task takes."""
-        if state.progress.current_s == math.inf:
-            return 0.0
-        return state.progress.weight * state.progress.current_s / self.state.known_latency_s
+    def _entered(self, state: TaskState, is_worth_it: bool) -> Chosen:
+        """The incumbent of a task, and its contenders if it is worth it."""
+        self.announce(state)
+        with self.measurer.phases.timed("search_s"):
+            incumbent = state.incumbent
+            keys = [incumbent.key if incumbent is not None else self._default_of(state)]
+            proposals: list[Proposal] = []
+            donors: list[str | None] = []
+            if is_worth_it:
+                if not state.gains:
+                    # Alone, schedules that are near each other may be in either order.
+                    keys += near(state.ranked(), _NEAR, self.share_job.options.finals)[1:]
+                if self.share_job.proposes:
+                    proposals, donors = self._proposed(state)
+                    keys += [each.key for each in proposals]
+                if self._spread(state) >= _DOUBTFUL and state.default is None:
+                    keys.append(self._default_of(state))
+            keys = list(dict.fromkeys(keys))
+            if self._in_model is not None and not self.state.note:
+                for key in keys:
+                    self._in_model.offer(state, key)
+        return Chosen(Entry(state, keys), proposals, donors)
 
-    def _is_small(self, state: TaskState) -> bool:
-        return state.task.info.name in self._small
+    def _spread(self, state: TaskState) -> float:
+        start = self.share_job.starts.get(state.task.info.name)
+        return 0.0 if start is None else start.spread
 
-    def _hold(self, states: list[TaskState]) -> None:
-        """Measure the candidates of tasks."""
-        self._round.hold([state.task.info.name for state in states], self._offers_of)
+    def _default_of(self, state: TaskState) -> str:
+        """The key of a task's default schedule; its outputs are what others are compared with."""
+        if state.default is None:
+            schedule = default_schedule(state.task.mod, self.target)
+            if schedule is None:
+                return DEFAULT
+            state.default = Trial(trace_key(schedule.trace), None, None)
+        return state.default.key
 
-    def _most_of(self, state: TaskState) -> int:
-        """Candidates of a searched task's next batch: its trials are not those of sharing."""
-        return self.options.batch_size
+    def _proposed(self, state: TaskState) -> tuple[list[Proposal], list[str | None]]:
+        """A task's next contenders, and the donor of each."""
+        search = self.searches.of(state)
+        start = self.share_job.starts.get(state.task.info.name, Start(None, 0.0, []))
+        if start.trial is not None:
+            search.rejected.update(known_points(search.space, [start.trial])[0])
+        moved = self._moved(state, search)
+        points = search.unknown([*moved, *start.promising])
+        if search.guide is not None:
+            points = search.guide.ordered(points, search.times_s)
+        search.begin_from(points)
+        proposals = search.next_batch(self.options.batch_size)
+        known = [p for p in proposals if p.key not in state.known]
+        return known, [moved.get(each.point) for each in known]
 
-    def _offers_of(self, state: TaskState) -> Offers:
-        donors = self.takers[state.task.info.name]
-        return offers_for(
-            self.searches.of(state),
-            [(donor, self.donations.get(donor, [])) for donor in donors],
-            self.sharing,
-            state.task.info,
-            for_finals=self._in_model.can_be_asked,
+    def _moved(self, state: TaskState, search: Explorer) -> dict[Point, str]:
+        """Schedules of a task's donors as points of its own space, with their donors."""
+        found: dict[Point, str] = {}
+        for donor in self.share_job.takers.get(state.task.info.name, []):
+            for donation in self._donations(donor):
+                try:
+                    found.setdefault(fit(donation, search.space), donor)
+                except UnfitError:
+                    continue
+        return found
+
+    def _donations(self, donor: str) -> list[Donation]:
+        """The best schedules of a donor: of a task of this model, or of a bank."""
+        state = self.state.tasks.get(donor)
+        if state is None:
+            return self.share_job.donations.get(donor, [])
+        best = [each for each in state.ranked() if each.key != state.default_key]
+        return [donation_of(state.task.mod, each.trace) for each in best[:_DONATED]]
+
+    def _of_twin(self, state: TaskState) -> Chosen:
+        """A task of another shape: what the largest shape's task like it has, and its start."""
+        (twin,) = self.share_job.takers[state.task.info.name]
+        self.announce(state)
+        search = self.searches.of(state)
+        proposals: list[Proposal] = []
+        for donation in self._donations(twin)[:1]:
+            try:
+                search.begin_from([fit(donation, search.space)])
+                proposals = search.next_batch(1)
+            except UnfitError:
+                continue
+        keys = [] if state.start is None else [state.start.key]
+        keys += [each.key for each in proposals]
+        return Chosen(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))
+
+    def _hold(self, chosen: list[Chosen], judge: Judge, name: str) -> None:
+        """Measure a round, note it, and learn from it."""
+        self.progress.say(self._text(chosen, name))
+        # A round may take long, so all earlier measurements are handed over first.
+        self.journal.hand_over()
+        judged = judge.judged([each.entry for each in chosen])
+        spent = self.spent()
+        self.note(
+            {
+                "kind": "round",
+                "round": name,
+                "finals": {each: final._asdict() for each, final in judged.finals.items()},
+                "defaults": {
+                    each.entry.state.task.info.name: each.entry.state.default_key
+                    for each in chosen
+                    if each.entry.state.default is not None
+                },
+                "by_task": {
+                    each.entry.state.task.info.name: self._trials(each, judged)
+                    for each in chosen
+                    if each.proposals
+                },
+                "donors": {
+                    each.entry.state.task.info.name: each.donors
+                    for each in chosen
+                    if each.proposals
+                },
+                "rest_s": judged.rest_s,
+                **spent,
+            }
         )
+        for each in chosen:
+            self._learn(each)
+        for each in chosen[:1]:
+            self.show(each.entry.state, phase="share")
 
-    def _offers_of_twin(self, state: TaskState) -> Offers:
-        """The schedules that the twin has, the best first; none if it keeps its default."""
-        (name,) = self.takers[state.task.info.name]
-        twin = self.state.tasks[name]
-        default = twin.default.key if twin.default is not None else None
-        best = twin.ranked()[:_TWIN_DONATIONS]
-        if not best or best[0].key == default:
-            return Offers([], 0, {})
-        donations = [donation_of(twin.task.mod, each.trace) for each in best if each.key != default]
-        return offers_for(
-            self.searches.of(state),
-            [(name, donations)],
-            self.sharing.model_copy(update={"trials_per_task": _TWIN_TRIALS}),
-            state.task.info,
-        )
+    def _text(self, chosen: list[Chosen], name: str) -> str:
+        contested = [len(each.entry.keys) for each in chosen if len(each.entry.keys) > 1]
+        return f"{sum(contested)} schedules of {len(contested)} tasks take turns ({name})"
+
+    def _trials(self, chosen: Chosen, judged: Judged) -> list[dict[str, Any]]:
+        """The proposals of a task as trials."""
+        task, found = chosen.entry.state.task.info, []
+        final = judged.finals.get(task.name)
+        for proposal in chosen.proposals:
+            if final is not None and proposal.key in final.keys:
+                time_s = final.time_s(final.keys.index(proposal.key)) / task.weight
+                outcome = Outcome([time_s])
+            else:
+                outcome = judged.failures[task.name, proposal.key]
+            found.append(Trial.measured(proposal.key, outcome).as_json())
+        return found
+
+    def _learn(self, chosen: Chosen) -> None:
+        """Let the search of a task, and by it the predictor, learn from a round."""
+        state, proposals = chosen.entry.state, chosen.proposals
+        if not proposals or not self.share_job.proposes:
+            return
+        # Extracting features may crash: that is then the fault of this task.
+        self.announce(state)
+        with self.measurer.phases.timed("model_update_s"):
+            search = self.searches.of(state)
+            times_s = [state.known[each.key].outcome.median_s for each in proposals]
+            search.learn(proposals, times_s)
+            first_s = state.finals_s.get(chosen.entry.keys[0])
+            start = state.start
+            if search.guide is not None and start is not None and first_s is not None:
+                points = known_points(search.space, [start])[0]
+                if start.key == chosen.entry.keys[0] and points[0] not in search.times_s:
+                    search.times_s[points[0]] = first_s
+                    search.guide.learn_points(points, [first_s])
 
     def _teach(self) -> None:
-        """Let cost model and predictor learn from the donors' trials, and from the bank's."""
+        """Let cost model and predictor learn from the tuned tasks' trials, and from the bank's."""
+        if not self.share_job.proposes:
+            return
         teach(self.searches.knowledge, self._taught())
-        if self._bank is not None:
-            Bank.read(self._bank).teach(self.searches.knowledge.cost_model)
+        if self.share_job.bank is not None:
+            Bank.read(self.share_job.bank).teach(self.searches.knowledge.cost_model)
 
     def _taught(self) -> Iterator[tuple[SearchSpace, list[Trial]]]:
         """The donors' trials, one donor at a time: a donor on which TVM crashes is left out."""
-        for name, prior in self._tuned.items():
+        for name, prior in self.share_job.tuned.items():
             state = self.state.tasks[name]
             if not state.crashed and not state.progress.finished:
                 self.announce(state)
                 yield self.searches.space_of(state), _spread(prior.trials)
-
-    def _takers(self) -> list[TaskState]:
-        """The tasks of the largest shape that take schedules."""
-        return [self.state.tasks[name] for name in self.takers if name not in self._twins]
-
-    def _take_known(self) -> None:
-        """Take the bank's schedules of these very tasks, with their times there.
-
-        Each is run once and its outputs are compared: the bank may come from an earlier version or
-        another user. A task whose schedule is wrong is searched like any other.
-        """
-        found = []
-        for name, known in self._known.items():
-            state = self.state.tasks[name]
-            if state.taken is not None or state.crashed or self._round.has_had(name):
-                continue
-            self.announce(state)
-            with self.measurer.phases.timed("search_s"):
-                (made,) = move(self.donations[known.donor][:1], self.searches.space_of(state))
-            if made.schedule is None:
-                # The schedule cannot be moved: the task is searched like any other.
-                continue
-            trial = Trial(trace_key(made.schedule.trace), [known.latency_ms / 1e3], None)
-            found.append((state, trial, made.schedule.mod))
-        if not found:
-            return
-        failures = self.measurer.check(
-            [module for _, _, module in found], [state.check for state, _, _ in found]
-        )
-        taken = 0
-        for (state, trial, _), failure in zip(found, failures, strict=True):
-            name = state.task.info.name
-            if failure is not None:
-                fault = failure.message or failure.cause
-                self.progress.say(f"{name}: the bank's schedule is not taken: {fault}")
-                continue
-            self.note({"kind": "known", "task": name, "trial": trial.as_json()})
-            taken += 1
-        if taken:
-            self.note({"kind": "phases", "round": KNOWN, **self.spent()})
-            self.progress.say(f"{taken} of {len(self.takers)} tasks are known from the bank")
 
 
 def _spread(trials: list[Trial]) -> list[Trial]:
@@ -260,62 +338,3 @@ def _spread(trials: list[Trial]) -> list[Trial]:
     best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
     count = _TAUGHT - len(best)
     return best + [rest[place * len(rest) // count] for place in range(count)]
-
-
-class InModel:
-    """Holds finals in the model once, at the end, where the device can.
-
-    Those in the journal are not held again, even if they failed: they would fail again.
-
-    Parameters
-    ----------
-    finals : Finals or None
-        None where no finals can be held.
-    session : Session
-        Its journal gets the results.
-    """
-
-    def __init__(self, finals: Finals | None, session: Session) -> None:
-        self._finals, self._session = finals, session
-        events = session.journal.events
-        held = [event["finals"] for event in events if event["kind"] == "in_model"]
-        self._decided: bool | None = any(held) if held else None
-
-    @property
-    def can_be_asked(self) -> bool:
-        """Whether the session ends with finals, unless these fail."""
-        return self._finals is not None
-
-    def decides(self) -> bool:
-        """Hold finals, unless they were held; return whether they chose the schedules."""
-        if self._decided is not None:
-            return self._decided
-        contenders = self._contenders()
-        return bool(contenders) and self._hold(contenders)
-
-    def _contenders(self) -> dict[str, list[Trial]]:
-        """Every task's contenders; empty if no task has more than one."""
-        if self._finals is None:
-            return {}
-        contenders = self._finals.contenders(self._session.state.tasks)
-        return contenders if any(len(trials) > 1 for trials in contenders.values()) else {}
-
-    def _hold(self, contenders: dict[str, list[Trial]]) -> bool:
-        assert self._finals is not None
-        session = self._session
-        contested = [len(trials) for trials in contenders.values() if len(trials) > 1]
-        session.progress.say(
-            f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
-        )
-        # Finals take long, so all earlier measurements are handed over first.
-        session.journal.hand_over()
-        held: dict[str, Final] = {}
-        note = ""
-        try:
-            held = self._finals.hold(contenders, session.measurer)
-        except (WorkerLostError, RequestFailedError) as fault:
-            note = f"no finals in the model: {str(fault).splitlines()[-1]}"
-            session.progress.say(note)
-        finals = {name: final._asdict() for name, final in held.items()}
-        session.note({"kind": "in_model", "finals": finals, "note": note, **session.spent()})
-        return bool(held)

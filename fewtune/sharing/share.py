@@ -1,18 +1,22 @@
-"""Share schedules: those of representatives, or of a bank, are moved and measured."""
+"""Share schedules: what was predicted, tuned, or banked is tried where it may be faster."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import (
     Curve,
+    CurvePoint,
     Fingerprint,
     LogInfo,
+    PredictReport,
     Selection,
+    SharedTask,
     ShareReport,
+    ShareRound,
+    ShareStatus,
     Skeleton,
     TuneReport,
 )
@@ -23,48 +27,61 @@ from fewtune.options import ShareOptions
 from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
+from fewtune.schedule.space.design_space import point_from_json, sampling
 from fewtune.search.warm_start import measured_trials
-from fewtune.sharing.job import RULES, ShareJob, SharingRules
-from fewtune.sharing.plan import plan
-from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
-from fewtune.storage.database import RECORDS, WORKLOADS, read_database, seal, write_database
+from fewtune.sharing.job import ShareJob, Start
+from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task, read_tasks
-from fewtune.timing.cache_state import MEASURING
+from fewtune.timing.cache_state import MEASURING, weights_outgrow_cache
+from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
+from fewtune.tuning.final import Final
 from fewtune.tuning.job import Runner, Work, Workplace
 from fewtune.tuning.run_state import RunState
+from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.util.files import file_sha256
+
+_RULES = {
+    "in the model": "the tasks from which most is expected get contenders: their donors' best "
+    "schedules, those that are rated best, children of the fastest; all take turns in the model, "
+    "counting what the kernels after them lose",
+    "alone": "the same, each task's contenders in turns by themselves",
+    "other shapes": "each task of another shape measures the schedule that the largest shape's "
+    "task like it has now, moved to its own extents",
+    "prediction": "each task takes the schedule that is rated best, or the bank's where that holds "
+    "this very task; nothing is measured",
+}
 
 
 class SharingWork(ShareJob):
     """A job of sharing, with the session that does it."""
 
     def run(self, place: Workplace) -> None:
-        """Share the schedules of the job's donors; see `fewtune.sharing.share`."""
+        """Share schedules; see `fewtune.sharing.session`."""
         # Only the child needs the session and all that it imports.
-        from fewtune.finals.finals import Finals
+        from fewtune.sharing.judges import InModel
         from fewtune.sharing.session import Sharing
 
-        finals = None
-        most, directory = self.options.finals, self.model
-        # Finals need a model that runs on this processor.
-        if most > 1 and directory is not None and place.device.can.finals_in_model:
+        judge, directory = None, self.model
+        # A model that runs on this processor is needed.
+        if self.options.finals > 1 and directory is not None and place.device.can.finals_in_model:
             if (directory / Skeleton.file_name).is_file():
                 tasks, skeleton = read_tasks(directory), Skeleton.read(directory)
-                finals = Finals(skeleton, tasks, place.target, most, self.rules.finalists)
+
+                def judge(session: Sharing) -> InModel:
+                    return InModel(skeleton, tasks, session.measurer)
             else:
-                place.progress.say(
-                    f"no finals in the model: {directory} has no {Skeleton.file_name}"
-                )
-        Sharing(self, place, finals).run()
+                place.progress.say(f"not measured in the model: {directory} has no skeleton")
+        Sharing(self, place, judge).run()
 
 
 def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     tasks: list[Task],
     selection: Selection,
+    predict_directory: Path,
     tune_directory: Path,
     fingerprint: Fingerprint,
     options: ShareOptions,
@@ -73,16 +90,15 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
     run: Runner | None = None,
-    rules: SharingRules = RULES,
 ) -> ShareReport:
-    """Give every task that was not tuned a schedule; write the log of all into ``directory``.
+    """Give every task the fastest schedule that is found; write the log of all.
 
     Parameters
     ----------
     tasks : list of Task
     selection : Selection
-    tune_directory : Path
-        Output of the tune stage.
+    predict_directory, tune_directory : Path
+        Output of those stages.
     fingerprint : Fingerprint
     options : ShareOptions
     journal_directory : Path
@@ -92,10 +108,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     bank_directory : Path, optional
         Folder of a bank; needed if the selection takes schedules from it.
     model_directory : Path, optional
-        The tasks' folder, with the model's skeleton, for finals in the model.
+        The tasks' folder, with the model's skeleton, to measure in the model.
     run : callable, optional
         Runs the work; `fewtune.tuning.child_process.supervise` unless given.
-    rules : SharingRules
 
     Raises
     ------
@@ -103,113 +118,215 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         What stopped the measuring, in one line.
     """
     by_name = {task.info.name: task for task in tasks}
-    tuned, database = _read_log(tune_directory, fingerprint)
+    tuned = TuneReport.read(tune_directory)
+    predicted = PredictReport.read(predict_directory)
+    if tuned.is_predicted:
+        return _as_predicted(selection, predicted, predict_directory, directory)
+    require_own(tune_directory, fingerprint)
+    if not LogInfo.read(tune_directory).checked:
+        raise InputError(
+            f"{tune_directory} is a log whose outputs were not compared: tune the model again"
+        )
+    database = read_database(tune_directory)
     bank = None
     if bank_directory is not None:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
-    job = replace(
-        plan(by_name, selection, tuned, database, options, bank),
+    earlier = _earlier(tuned, database, by_name)
+    takers = {n: each for n, each in takers_of(selection).items() if n not in earlier}
+    job = ShareJob(
+        takers=takers,
+        starts=_starts(predicted, read_database(predict_directory), by_name, selection),
+        donations=_banked(selection, bank),
+        tuned=earlier,
+        options=options,
+        proposes=selection.method != "all",
         bank=bank_directory,
         model=model_directory,
-        rules=rules,
+        cold_weights=device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks),
+        twins=sorted(selection.twins),
     )
-    events: list[dict[str, Any]] = []
-    if job.takers:
-        names = dict.fromkeys([*job.takers, *selection.representatives])
-        log = file_sha256(tune_directory / RECORDS)[:16]
-        events = (run or supervise)(
-            Work(
-                SharingWork(**vars(job)),
-                [by_name[name] for name in names],
-                fingerprint,
-                _header(job, by_name, fingerprint, log, bank),
-                journal_directory,
-            )
-        )
     named = [*job.takers, *job.tuned]
-    state = RunState([by_name[name] for name in named], named, job.tuned)
+    events: list[dict[str, Any]] = []
+    if named:
+        work = Work(
+            SharingWork(**vars(job)),
+            [by_name[name] for name in named],
+            fingerprint,
+            _header(job, by_name, fingerprint, tune_directory, predict_directory),
+            journal_directory,
+        )
+        events = (run or supervise)(work)
+    starts = {name: start.trial for name, start in job.starts.items()}
+    state = RunState([by_name[name] for name in named], named, job.tuned, starts)
     state.replay(events)
     log_info(fingerprint).write(directory)
-    trials = _trials(job, state)
-    if trials:
-        _write_log(directory, by_name, database, trials, fingerprint)
-    else:
-        # To write all trials of a full tuning anew takes 10 s.
-        for name in (WORKLOADS, RECORDS):
-            shutil.copyfile(tune_directory / name, directory / name)
-        seal(directory)
+    trials = {name: _published(state.tasks[name]) for name in named}
+    rest = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
+    everything = {**trials, **measured_trials(database, rest)}
+    modules = {name: by_name[name].mod for name in sorted(everything) if everything[name]}
+    write_database(
+        directory,
+        modules,
+        {name: everything[name] for name in modules},
+        target_from_json(fingerprint.target),
+    )
     write_wrong_schedules(directory, state.tasks.values())
-    share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
-    report = _report(selection, job, state, events, fingerprint)
+    _curve(predicted, tuned, state).write(directory)
+    report = _report(selection, job, state, events)
     report.write(directory)
     return report
 
 
-def _read_log(directory: Path, fingerprint: Fingerprint) -> tuple[TuneReport, ms.database.Database]:
-    """The tune stage's report and database; refused if another machine's, or not checked."""
-    require_own(directory, fingerprint)
-    if not LogInfo.read(directory).checked:
-        raise InputError(
-            f"{directory} is a log whose outputs were not compared: tune the model again"
+def _as_predicted(
+    selection: Selection, predicted: PredictReport, source: Path, directory: Path
+) -> ShareReport:
+    """The result of a strategy that measures nothing: what was predicted."""
+    for file in source.iterdir():
+        if file.is_file() and file.name != PredictReport.file_name:
+            shutil.copyfile(file, directory / file.name)
+    Curve(points=[]).write(directory)
+    status: dict[str, ShareStatus] = {"predicted": "predicted", "known": "known"}
+    lines = [
+        SharedTask(
+            task=line.task,
+            donors=[],
+            donor=line.origin if line.status == "known" else None,
+            donor_rank=1 if line.status == "known" else None,
+            status=status.get(line.status, "default"),
+            offered=0,
+            valid=0,
+            trials=0,
+            failures={},
+            default_ms=None,
+            best_ms=line.known_ms,
+            note=line.note,
         )
-    return TuneReport.read(directory), read_database(directory)
+        for line in predicted.tasks
+    ]
+    report = ShareReport(
+        model=selection.model,
+        strategy=selection.strategy,
+        tasks=lines,
+        rounds=[],
+        trials=0,
+        sharing_s=0.0,
+        stopped_by="predicted",
+        prediction=predicted.prediction,
+    )
+    report.write(directory)
+    return report
+
+
+def takers_of(selection: Selection) -> dict[str, list[str]]:
+    """Every task that may take schedules, with its donors."""
+    first = {
+        **{name: [] for name in [*selection.alone, *selection.representatives]},
+        **{name: [donor] for name, donor in selection.dependents.items()},
+        **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
+        **{name: [twin] for name, twin in selection.twins.items()},
+    }
+    return {name: first[name] for name in sorted(first)}
+
+
+def _earlier(
+    tuned: TuneReport, database: ms.database.Database, by_name: dict[str, Task]
+) -> dict[str, PriorResult]:
+    """The result of each tuned task that has a schedule, by its name."""
+    found = {}
+    for line in tuned.tasks:
+        records = best_trials(database, by_name[line.task].mod, 1_000_000)
+        searched = [Trial.from_record(each) for each in records if sampling(each.trace)]
+        # The record of a default schedule has no sampling decisions.
+        default = [Trial.from_record(each) for each in records if not sampling(each.trace)]
+        if searched:
+            finished = "crashed while it was tuned" if line.status == "crashed" else None
+            found[line.task] = PriorResult(searched, next(iter(default), None), finished)
+    return found
+
+
+def _starts(
+    predicted: PredictReport,
+    database: ms.database.Database,
+    by_name: dict[str, Task],
+    selection: Selection,
+) -> dict[str, Start]:
+    """What was predicted of each task; full tuning starts from nothing."""
+    if selection.method == "all":
+        return {}
+    found = {}
+    for line in predicted.tasks:
+        records = best_trials(database, by_name[line.task].mod, 1)
+        trial = Trial.from_record(records[0]) if records and line.status != "default" else None
+        points = [point_from_json(each) for each in line.promising]
+        found[line.task] = Start(trial, line.spread, points)
+    return found
+
+
+def _banked(selection: Selection, bank: Bank | None) -> dict[str, list[Any]]:
+    """The schedules of the bank's donors, by their names."""
+    donors = {d.name: d for donors in selection.banked.values() for d in donors}
+    if donors and bank is None:
+        raise InputError("the selection takes schedules from a bank, and none is given")
+    return {
+        name: bank.donations(donor.workload)
+        for name, donor in sorted(donors.items())
+        if bank is not None
+    }
 
 
 def _header(
     job: ShareJob,
     by_name: dict[str, Task],
     fingerprint: Fingerprint,
-    log: str,
-    bank: Bank | None,
+    tune_directory: Path,
+    predict_directory: Path,
 ) -> dict[str, Any]:
     """Everything that the trials of a journal depend on."""
-    header = {
+    return {
         "machine": fingerprint.identity(),
         "target": fingerprint.target,
-        "workloads": {name: by_name[name].info.workload for name in job.takers},
+        "workloads": {name: by_name[name].info.workload for name in [*job.takers, *job.tuned]},
         "takers": job.takers,
-        "log": log,
-        "bank": bank.digest if bank is not None else None,
+        "logs": [file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
         "predictor": chosen_digest(job.options.predictor),
         "cold_weights": job.cold_weights,
         "measuring": MEASURING,
-        "options": job.options.model_dump(mode="json"),
+        "options": job.options.model_dump(mode="json", exclude={"budget_s"}),
     }
-    # Journals of earlier versions name no rules: theirs were these.
-    return header if job.rules == RULES else {**header, "rules": job.rules.as_json()}
 
 
-def _decided(job: ShareJob, state: RunState) -> list[str]:
-    """The tuned tasks whose schedule finals chose, in order."""
-    return [name for name in sorted(job.tuned) if state.tasks[name].chosen]
+def _published(state: TaskState) -> list[Trial]:
+    """The log's trials of a task; what was never measured keeps its predicted schedule."""
+    found = state.published()
+    return found if found or state.start is None or state.crashed else [state.start]
 
 
-def _trials(job: ShareJob, state: RunState) -> dict[str, list[Trial]]:
-    """The log's trials of each task that sharing decided on."""
-    names = [*job.takers, *_decided(job, state)]
-    return {name: state.tasks[name].published() for name in names}
+def _curve(predicted: PredictReport, tuned: TuneReport, state: RunState) -> Curve:
+    """The model's latency over the seconds since the import."""
+    before_s, trials = predicted.predicting_s + tuned.tuning_s, tuned.trials
+    return Curve(
+        points=[
+            CurvePoint(
+                elapsed_s=round(before_s + (point.elapsed_s if place else 0.0), 3),
+                trials=trials + (point.trials if place else 0),
+                estimated_latency_ms=point.estimated_latency_ms,
+            )
+            for place, point in enumerate(state.curve)
+        ]
+    )
 
 
 def _report(
-    selection: Selection,
-    job: ShareJob,
-    state: RunState,
-    events: list[dict[str, Any]],
-    fingerprint: Fingerprint,
+    selection: Selection, job: ShareJob, state: RunState, events: list[dict[str, Any]]
 ) -> ShareReport:
-    finals, finals_note = finals_of(state, events)
-    lacking = device_of(fingerprint).can.lacking
-    if lacking:
-        finals_note = f"skipped, since {fingerprint.device} cannot: {', '.join(lacking)}"
     return ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[task_line(state.tasks[name], donors, events) for name, donors in job.takers.items()],
-        representatives=[state.tasks[name].report() for name in _decided(job, state)],
-        rounds=share_rounds(state, events, job.rules),
-        finals=finals,
-        finals_note=finals_note,
+        tasks=[task_line(state.tasks[n], donors, events) for n, donors in job.takers.items()],
+        representatives=[state.tasks[n].report() for n in sorted(job.tuned)],
+        rounds=rounds_of(events),
+        note=state.note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),
@@ -217,15 +334,65 @@ def _report(
     )
 
 
-def _write_log(
-    directory: Path,
-    by_name: dict[str, Task],
-    database: ms.database.Database,
-    trials: dict[str, list[Trial]],
-    fingerprint: Fingerprint,
-) -> None:
-    """Write the log of all tasks: the tune stage's records, and the trials of sharing."""
-    known = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
-    everything = {**trials, **measured_trials(database, known)}
-    modules = {name: by_name[name].mod for name in sorted(everything)}
-    write_database(directory, modules, everything, target_from_json(fingerprint.target))
+def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]]) -> SharedTask:
+    """The result of one task, read from the journal."""
+    name, best = known.task.info.name, known.incumbent
+    origins = {
+        Trial.from_json(entry).key: donor
+        for event in events
+        if event["kind"] == "round" and name in event["by_task"]
+        for entry, donor in zip(event["by_task"][name], event["donors"][name], strict=True)
+    }
+    donor = origins.get(best.key) if best is not None else None
+    status: ShareStatus
+    if best is None or best.key == known.default_key:
+        status = "default"
+    elif donor is not None:
+        status = "shared"
+    else:
+        status = "searched" if best.key in origins else "predicted"
+    best_s = known.progress.current_s
+    default_s = known.default.outcome.median_s if known.default is not None else float("inf")
+    return SharedTask(
+        task=name,
+        donors=donors,
+        donor=donor,
+        donor_rank=None,
+        status=status,
+        offered=len(origins),
+        valid=sum(1 for trial in known.trials if trial.run_s),
+        trials=len(known.trials),
+        default_ms=_ms(default_s),
+        best_ms=_ms(best_s),
+        failures=known.failures(),
+        note=known.crash_note,
+    )
+
+
+def _ms(time_s: float) -> float | None:
+    return time_s * 1e3 if time_s != float("inf") else None
+
+
+def rounds_of(events: list[dict[str, Any]]) -> list[ShareRound]:
+    """The cost and gain of the rounds, by their kind."""
+    found: dict[str, ShareRound] = {}
+    for event in events:
+        if event["kind"] != "round":
+            continue
+        finals = {name: Final.from_json(each) for name, each in event["finals"].items()}
+        spent, before = Phases(**event["phases"]), found.get(event["round"])
+        if before is not None:
+            spent.add(Phases(**{name: getattr(before, name) for name in vars(spent)}))
+        contested = sum(len(final.keys) > 1 for final in finals.values())
+        trials = sum(len(final.keys) - 1 for final in finals.values())
+        gained_ms = sum(final.gain_s for final in finals.values()) * 1e3
+        found[event["round"]] = ShareRound(
+            name=event["round"],
+            rule=_RULES[event["round"]],
+            tasks=max(contested, before.tasks if before is not None else 0),
+            trials=trials + (before.trials if before is not None else 0),
+            spent_s=round(spent.total_s(), 3),
+            **spent.as_json(),
+            gained_ms=gained_ms + (before.gained_ms if before is not None else 0.0),
+        )
+    return list(found.values())

@@ -13,6 +13,7 @@ from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.model.import_options import ImportSection
 from fewtune.options import PREDICT, ShareOptions, TuneOptions
+from fewtune.prediction.options import PredictOptions
 from fewtune.selection.options import SelectOptions
 
 ONESHOT = "oneshot"
@@ -26,6 +27,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "import_model": ImportSection,
     "select_tasks": SelectOptions,
     "build_bank": BankOptions,
+    "predict": PredictOptions,
     "tune": TuneOptions,
     "share_schedules": ShareOptions,
     "compile": CompileOptions,
@@ -44,14 +46,15 @@ def sections(
     unknown = sorted(options.keys() - _SECTIONS.keys())
     if unknown:
         raise InputError(f"options has no section {unknown[0]!r}: give {', '.join(_SECTIONS)}")
-    seeded = {"tune", "share_schedules", "benchmark", "compile", "import_model"}
+    seeded = {"predict", "tune", "share_schedules", "benchmark", "compile", "import_model"}
     said: dict[str, dict[str, Any]] = {
         name: {"seed": seed} if name in seeded and "seed" in kind.model_fields else {}
         for name, kind in _SECTIONS.items()
     }
     said["select_tasks"] |= STRATEGIES[strategy]
     said["tune"] |= {} if trials is None else {"trials_per_task": trials}
-    said["tune"] |= {} if budget_s is None else {"budget_s": budget_s}
+    for name in ("tune", "share_schedules"):
+        said[name] |= {} if budget_s is None else {"budget_s": budget_s}
     found: dict[str, Any] = {}
     for name, kind in _SECTIONS.items():
         try:

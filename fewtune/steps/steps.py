@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from fewtune.artifacts import (
     Fingerprint,
     ImportReport,
+    PredictReport,
     Selection,
     SelectionTiming,
     TaskTable,
-    TuneReport,
 )
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
@@ -36,17 +36,19 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
-from fewtune.oneshot.predict_apart import PredictJob, predict_apart
-from fewtune.oneshot.write import empty_report
+from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import extract_tasks, read_tasks, write_tasks
+from fewtune.tuning.tune import empty_report
 from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
 # The model's name within a result.
 NAME = "model"
+# The folder of the library that holds what was predicted, in that step's output.
+FIRST_LIBRARY = "library"
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,37 @@ def _extract(run: Run, scratch: Path) -> None:
         write_text(scratch / "no_finals", "the model could not be made of its kernels\n")
 
 
-@_step("select_tasks", "select", "build_bank extract_tasks")
+def _compile_job(run: Run, shared: Path, directory: Path) -> CompileJob:
+    return CompileJob(
+        imported=run.place("import_model"),
+        tasks=run.place("extract_tasks"),
+        shared=shared,
+        fingerprint=run.place("fingerprint"),
+        options=run.options["compile"],
+        directory=directory,
+        model=NAME,
+        strategy=run.strategy,
+    )
+
+
+@_step("predict", "predict", "fingerprint build_bank import_model extract_tasks")
+def _predict(run: Run, scratch: Path) -> None:
+    predict_apart(
+        PredictJob(
+            tasks=run.place("extract_tasks"),
+            fingerprint=run.place("fingerprint"),
+            options=run.options["predict"],
+            directory=scratch,
+            model=NAME,
+            strategy=run.strategy,
+            bank=run.place("build_bank"),
+        )
+    )
+    (scratch / FIRST_LIBRARY).mkdir()
+    compile_apart(_compile_job(run, scratch, scratch / FIRST_LIBRARY))
+
+
+@_step("select_tasks", "select", "build_bank extract_tasks predict")
 def _select(run: Run, scratch: Path) -> None:
     began_s = time.perf_counter()
     selection, _ = select_tasks(
@@ -203,6 +235,7 @@ def _select(run: Run, scratch: Path) -> None:
         model=NAME,
         strategy=run.strategy,
         bank=Bank.read(run.place("build_bank")),
+        predicted=PredictReport.read(run.place("predict")),
     )
     selection.write(scratch)
     SelectionTiming(selecting_s=round(time.perf_counter() - began_s, 3)).write(scratch)
@@ -226,35 +259,23 @@ def _tune(run: Run, scratch: Path) -> None:
         )
 
 
-@_step("share_schedules", "share", "fingerprint build_bank extract_tasks select_tasks tune")
+@_step("share_schedules", "share", "fingerprint build_bank extract_tasks predict select_tasks tune")
 def _share(run: Run, scratch: Path) -> None:
-    tasks, bank = run.place("extract_tasks"), run.place("build_bank")
-    options = run.options["share_schedules"]
-    if TuneReport.read(run.place("tune")).is_predicted:
-        predict_apart(
-            PredictJob(
-                task_directory=tasks,
-                select_directory=run.place("select_tasks"),
-                fingerprint=run.place("fingerprint"),
-                options=options,
-                directory=scratch,
-                bank_directory=bank,
-            )
+    tasks = run.place("extract_tasks")
+    with run.measuring("share schedules of", by_fleet=True):
+        share_schedules(
+            read_tasks(tasks),
+            Selection.read(run.place("select_tasks")),
+            run.place("predict"),
+            run.place("tune"),
+            run.fingerprint,
+            run.options["share_schedules"],
+            run.journals / "share",
+            scratch,
+            bank_directory=run.place("build_bank"),
+            model_directory=tasks,
+            run=device_of(run.fingerprint).runner,
         )
-    else:
-        with run.measuring("share schedules of", by_fleet=True):
-            share_schedules(
-                read_tasks(tasks),
-                Selection.read(run.place("select_tasks")),
-                run.place("tune"),
-                run.fingerprint,
-                options,
-                run.journals / "share",
-                scratch,
-                bank_directory=bank,
-                model_directory=tasks,
-                run=device_of(run.fingerprint).runner,
-            )
 
 
 @_step("compile", "compile", "fingerprint import_model extract_tasks share_schedules")
@@ -271,23 +292,14 @@ def _compile(run: Run, scratch: Path) -> None:
             except Exception:  # noqa: BLE001 (the benchmark tries again, and reports it)
                 return
 
-    job = CompileJob(
-        imported=run.place("import_model"),
-        tasks=run.place("extract_tasks"),
-        shared=run.place("share_schedules"),
-        fingerprint=run.place("fingerprint"),
-        options=run.options["compile"],
-        directory=scratch,
-        model=NAME,
-        strategy=run.strategy,
-    )
+    job = _compile_job(run, run.place("share_schedules"), scratch)
     compile_apart(job, meanwhile=build if run.last == "benchmark" else None)
 
 
 @_step(
     "benchmark",
     "benchmark",
-    "fingerprint import_model extract_tasks select_tasks tune share_schedules compile",
+    "fingerprint import_model extract_tasks predict select_tasks tune share_schedules compile",
 )
 def _benchmark(run: Run, scratch: Path) -> None:
     with run.measuring("benchmark"):
@@ -295,6 +307,7 @@ def _benchmark(run: Run, scratch: Path) -> None:
             ResultFolders(
                 run.place("import_model"),
                 run.place("extract_tasks"),
+                run.place("predict"),
                 run.place("select_tasks"),
                 run.place("tune"),
                 run.place("share_schedules"),

@@ -137,10 +137,11 @@ def _is_workload(value: Any) -> bool:
 
 def _is_flat(value: Any, levels: int) -> bool:
     """Whether JSON has so few levels: TVM reads each by a call, and its modules are lists."""
-    inner = value.values() if isinstance(value, dict) else value
-    return not isinstance(value, dict | list) or (
-        levels > 0 and all(_is_flat(each, levels - 1) for each in inner)
-    )
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        inner = (each.values() if isinstance(each, dict) else each for each in layer)
+        layer = [each for some in inner for each in some if isinstance(each, dict | list)]
+    return not layer
 
 
 def _is_record(value: Any, workloads: int) -> bool:

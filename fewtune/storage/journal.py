@@ -23,29 +23,29 @@ _FORMAT = 1
 _NEEDED: dict[str, tuple[str, ...]] = {
     "start": ("task",),
     "default": ("task", "trial"),
-    "known": ("task", "trial"),
     "batch": ("task", "trials", "phases"),
-    "finals": ("task", "medians_s", "phases"),
-    "in_model": ("finals",),
+    "round": ("round", "finals", "by_task", "donors", "defaults", "rest_s", "phases"),
+    "no_model": ("note",),
     "end": ("task", "why"),
     "crash": ("task", "signal"),
     "finish": ("stopped_by",),
 }
-# The round whose trials have a donor each.
-_FROM_DONORS = "first donors"
 
 
 class Final(BaseModel):
-    """What a task's finals in the model chose."""
+    """Which of a task's schedules was the fastest in turns."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
     keys: list[str]
+    medians_s: list[list[FiniteFloat]]
     chosen: Annotated[int, Field(ge=0)]
+    gain_s: FiniteFloat
 
     @model_validator(mode="after")
     def _chose_one(self) -> Final:
-        if self.chosen >= len(self.keys):
+        lengths = {len(self.keys), *map(len, self.medians_s)}
+        if self.chosen >= len(self.keys) or len(lengths) != 1 or not self.medians_s:
             raise ValueError("no such schedule took part")
         return self
 
@@ -63,13 +63,13 @@ class Event(BaseModel):
     repeats: int = 0
     trial: TrialEntry | None = None
     trials: list[TrialEntry] = []
-    medians_s: dict[str, Seconds] = {}
-    finals: dict[str, Final] = {}
     round: str = ""
-    donors: list[str | None] = []
-    ranks: list[int | None] = []
-    reasons: dict[str, int] = {}
-    offered: int = 0
+    finals: dict[str, Final] = {}
+    by_task: dict[str, list[TrialEntry]] = {}
+    donors: dict[str, list[str | None]] = {}
+    defaults: dict[str, str] = {}
+    rest_s: FiniteFloat = 0.0
+    note: str = ""
     why: str = ""
     signal: str = ""
     stopped_by: str = ""
@@ -80,9 +80,10 @@ class Event(BaseModel):
         for name in _NEEDED.get(self.kind, ()):
             if name not in self.model_fields_set or getattr(self, name) is None:
                 raise ValueError(f"{name} is missing")
-        counts = {len(self.donors), len(self.ranks), len(self.trials)}
-        if self.kind == "batch" and self.round == _FROM_DONORS and len(counts) > 1:
-            raise ValueError("not every trial has a donor and a rank")
+        if self.kind == "round" and any(
+            len(self.donors.get(name, [])) != len(trials) for name, trials in self.by_task.items()
+        ):
+            raise ValueError("not every trial has a donor, or none")
         return self
 
 

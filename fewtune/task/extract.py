@@ -18,6 +18,20 @@ from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
 
 MODULES = "modules.json"
+# Families that do much arithmetic on each element, so that tiling, which is what is searched,
+# decides their time. The others move data once: a default schedule already does that at the
+# memory's speed.
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+SEARCHED_OPERATORS = frozenset(
+    {
+        "batch_matmul",
+        "conv2d_transpose",
+        "dense",
+        *_CONVOLUTIONS,
+        *(f"depthwise_{family}" for family in _CONVOLUTIONS),
+        *(f"group_{family}" for family in _CONVOLUTIONS),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,11 @@ class Task:
 
     info: TaskInfo
     mod: tvm.IRModule
+
+
+def is_worth_searching(task: TaskInfo, min_share: float) -> bool:
+    """Whether a task is of a family that is searched, and enough of the model's estimated time."""
+    return task.operator in SEARCHED_OPERATORS and task.share >= min_share
 
 
 def task_module(function: tvm.tirx.PrimFunc) -> tvm.IRModule:

@@ -158,33 +158,6 @@ class Timer:
         calls = _calls(race.full_s, estimate, most=10000)
         return self._evaluate(kernel, calls, race.full_repeats, estimate)
 
-    def duel(
-        self,
-        candidates: list[BuiltKernel],
-        specs: Specs,
-        rounds: int,
-        round_s: float,
-        cold_weights: bool = False,
-    ) -> list[list[float]]:
-        """Measure candidates in turn, ``rounds`` times, so that drift affects all alike."""
-        kernels = [self._kernel(each, specs, cold=cold_weights) for each in candidates]
-        self._start_pool()
-        with apart_from_the_pool():
-            return self._duelled(kernels, rounds, round_s)
-
-    def _duelled(
-        self, kernels: list[PreparedKernel], rounds: int, round_s: float
-    ) -> list[list[float]]:
-        samples: list[list[float]] = [[] for _ in kernels]
-        once_s, calls = [], []
-        for kernel in kernels:
-            once_s += self._evaluate(kernel, 1, 1)
-            calls.append(_calls(round_s, once_s[-1], most=10000))
-        for _ in range(rounds):
-            for place, kernel in enumerate(kernels):
-                samples[place].extend(self._evaluate(kernel, calls[place], 1, once_s[place]))
-        return samples
-
     def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> PreparedKernel:
         """A candidate with its arguments, those to flush and those to rewrite."""
         arguments = self.buffers.arguments(specs, built.shapes, built.weight_places)

@@ -71,7 +71,6 @@ def measure_together(measurer: Measurer, turns: list[TaskBatch]) -> list[list[Ou
             [specs[name] for name in names],
             [state.progress.bar_s for state, _ in everything],
             races=names,
-            keys=[(state.task.info.workload, proposal.key) for state, proposal in everything],
             checks=[state.check for state, _ in everything],
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fewtune.artifacts import CurvePoint, StoppedBy
@@ -11,6 +12,7 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
+from fewtune.tuning.final import Final
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import PriorResult, TaskState
 
@@ -26,14 +28,27 @@ class RunState:
         Names of the tasks to search.
     earlier : dict of PriorResult, optional
         Results of earlier sessions, by task.
+    starts : dict of Trial, optional
+        By task, a schedule that was predicted; None for a default one.
     """
 
     def __init__(
-        self, tasks: list[Task], tuned: list[str], earlier: dict[str, PriorResult] | None = None
+        self,
+        tasks: list[Task],
+        tuned: list[str],
+        earlier: dict[str, PriorResult] | None = None,
+        starts: Mapping[str, Trial | None] | None = None,
     ) -> None:
         self.tasks = {task.info.name: TaskState(task, TaskProgress.of(task.info)) for task in tasks}
         for name, found in (earlier or {}).items():
             self.tasks[name].go_on_from(found)
+        for name, start in (starts or {}).items():
+            if name in self.tasks:
+                self.tasks[name].start = start
+        # Why nothing is measured in the model.
+        self.note = ""
+        # Rounds of sharing so far, and the model's seconds in kernels of no task here.
+        self.rounds, self.rest_s = 0, 0.0
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
@@ -74,14 +89,37 @@ class RunState:
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
             self.patience = event.get("patience")
-        if kind == "in_model":
-            for name, final in event["finals"].items():
-                self.tasks[name].chosen = final["keys"][final["chosen"]]
+        if kind == "round":
+            self._take_round(event)
+        if kind == "no_model":
+            self.note = event["note"]
         state = self.tasks.get(event.get("task", ""))
         if state is not None:
             self._take_of(state, event)
-            if kind in ("default", "known", "batch"):
+            if kind in ("default", "batch"):
                 self._mark_curve()
+
+    def _take_round(self, event: dict[str, Any]) -> None:
+        """Take in a round of sharing."""
+        for name, entries in event["by_task"].items():
+            for entry in entries:
+                self.tasks[name].add(Trial.from_json(entry))
+                self.tasks[name].times_s.append(self.elapsed_s)
+            self.tasks[name].progress.trials = len(self.tasks[name].trials)
+        for name, key in event["defaults"].items():
+            self.tasks[name].default = Trial(key, None, None)
+        if not self.rounds:
+            # What the model took before the first round.
+            first_s = sum(Final.from_json(each).time_s(0) for each in event["finals"].values())
+            self.curve.append(self._point(first_s + event["rest_s"]))
+        for name, entry in event["finals"].items():
+            final, state = Final.from_json(entry), self.tasks[name]
+            calls = state.progress.weight
+            times_s = [final.time_s(place) / calls for place in range(len(final.keys))]
+            state.take_final(final.keys, times_s, final.chosen)
+        self.rounds += 1
+        self.rest_s = event["rest_s"] or self.rest_s
+        self._mark_curve()
 
     def _take_of(self, state: TaskState, event: dict[str, Any]) -> None:
         """Take in one event of a task."""
@@ -90,23 +128,13 @@ class RunState:
             state.default = Trial.from_json(event["trial"])
             median_s = state.default.outcome.median_s
             state.progress.default_s = median_s if state.default.run_s else None
-        elif kind == "known":
-            state.taken = Trial.from_json(event["trial"])
-            state.known[state.taken.key] = state.taken
-            state.progress.best_s.append(state.best_s)
-            state.progress.finished = "known from the bank"
         elif kind == "batch":
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
                 state.times_s.append(self.elapsed_s)
-            # After a resumption with a larger budget, an earlier duel lacks these trials.
-            state.finals_s, state.chosen = {}, None
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
             state.progress.best_s.append(state.best_s)
-        elif kind == "finals":
-            state.finals_s = dict(event["medians_s"])
-            state.spent_s += sum(event["phases"].values())
         elif kind == "end":
             state.progress.finished = event["why"]
         elif kind == "crash":
@@ -121,17 +149,16 @@ class RunState:
     @property
     def estimated_latency_s(self) -> float | None:
         """Sum of weight times best known latency, once every task has one."""
-        states = [
-            state for state in self.tasks.values() if state.default is not None or state.known
-        ]
-        if len(states) < len(self.tasks):
+        states = self.tasks.values()
+        if not self.rounds and any(state.default is None and not state.known for state in states):
             return None
-        return self.known_latency_s
+        return self.known_latency_s + self.rest_s
 
     @property
     def known_latency_s(self) -> float:
         """The sum over the tasks that have a latency."""
-        known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
+        own = [s.progress for s in self.tasks.values() if not s.task.info.is_of_other_shape]
+        known = [progress for progress in own if progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
     def without_default(self) -> list[TaskState]:
@@ -139,7 +166,7 @@ class RunState:
         return [
             state
             for state in self.tasks.values()
-            if not (state.default or state.taken or state.earlier or state.crashed)
+            if not (state.default or state.earlier or state.crashed)
         ]
 
     def snapshot(
@@ -184,20 +211,6 @@ class RunState:
             left_s=left_s,
             failures=dict(sorted(failures.items())),
         )
-
-    def closed_curve(self) -> list[CurvePoint]:
-        """The curve; after duels its last point holds their times, as the log does.
-
-        These may be longer than those of the race, if the machine was slower during the duels.
-        """
-        if not self.curve or not any(state.finals_s for state in self.tasks.values()):
-            return self.curve
-        estimate_s = sum(
-            state.task.info.weight * best.outcome.median_s
-            for state in self.tasks.values()
-            for best in state.ranked()[:1]
-        )
-        return [*self.curve, self._point(estimate_s)]
 
     def _mark_curve(self) -> None:
         estimate_s = self.estimated_latency_s

@@ -8,7 +8,7 @@ search starts from the best of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fewtune.machine.host import stolen_s
@@ -28,7 +28,6 @@ from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.job import TuneJob, Workplace
-from fewtune.tuning.remeasure import Duel, measure_duels, near_fastest
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import PriorResult, TaskState
@@ -190,14 +189,10 @@ def measured_defaults(
             [module_specs(state.task.mod) for state, _ in batch],
             [None] * len(batch),
             races=[state.task.info.name for state, _ in batch],
-            keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
             checks=[state.check._replace(is_default=True) for state, _ in batch],
         )
         for (state, schedule), outcome in zip(batch, outcomes, strict=True):
             yield state, Trial.of(schedule, outcome)
-
-
-_DUELS_A_BATCH = 4
 
 
 class Session(JournaledRun):
@@ -212,6 +207,8 @@ class Session(JournaledRun):
     earlier : dict of PriorResult, optional
         Results of earlier sessions, by task: those tasks continue from there. The caller teaches
         them to the cost models.
+    starts : dict of Trial, optional
+        By task, a schedule that was predicted.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -221,6 +218,7 @@ class Session(JournaledRun):
         job: TuneJob,
         place: Workplace,
         earlier: dict[str, PriorResult] | None = None,
+        starts: Mapping[str, Trial | None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         options, device, cold_weights = job.options, place.device, job.cold_weights
@@ -230,7 +228,7 @@ class Session(JournaledRun):
             is_cold=cold_weights,
         )
         super().__init__(
-            RunState(place.tasks, job.tuned, earlier),
+            RunState(place.tasks, job.tuned, earlier, starts),
             place.journal,
             place.progress,
             device.measurer(place.pool, cold_weights=cold_weights),
@@ -270,7 +268,6 @@ class Session(JournaledRun):
 
     def conclude(self) -> None:
         """Do what follows the search."""
-        self.hold_duels([self.state.tasks[name] for name in self.state.tuned])
 
     def measure_defaults(self, waiting: list[TaskState]) -> None:
         """Measure the default schedules of tasks."""
@@ -313,8 +310,7 @@ class Session(JournaledRun):
 
     def rates(self) -> dict[str, float]:
         """Highest measured throughput by operator family."""
-        states = (self.state.tasks[name] for name in self.state.tuned)
-        measured = [state.progress for state in states if state.taken is None]
+        measured = [self.state.tasks[name].progress for name in self.state.tuned]
         return best_rates(measured, self.measurer.most_flops_s)
 
     def batch(self, states: list[TaskState], room: int) -> None:
@@ -382,27 +378,6 @@ class Session(JournaledRun):
         if state.trials:
             return options.batch_size
         return min(options.batch_size, options.trials_per_task)
-
-    def finalists(self, state: TaskState) -> list[Trial]:
-        """The trials of a task that are measured again: those near the fastest."""
-        return near_fastest(state.ranked())
-
-    def hold_duels(self, states: list[TaskState]) -> None:
-        """Measure each task's fastest few again, in turns: a race's winner may have been lucky."""
-        waiting = [s for s in states if not s.finals_s and not s.crashed]
-        duels = [Duel(state, self.finalists(state)) for state in waiting]
-        duels = [duel for duel in duels if len(duel.trials) > 1]
-        if duels:
-            count = sum(len(duel.trials) for duel in duels)
-            self.progress.say(f"{count} schedules of {len(duels)} tasks take turns")
-        for start in range(0, len(duels), _DUELS_A_BATCH):
-            batch = duels[start : start + _DUELS_A_BATCH]
-            found = measure_duels(self.measurer, self.target, batch, self.announce)
-            parts = split_cost(self.spent(), [len(duel.trials) for duel in batch])
-            for duel, medians_s, spent in zip(batch, found, parts, strict=True):
-                task, first = duel.state.task.info.name, duel.trials[0].key
-                event_fields = {"task": task, "first": first, "medians_s": medians_s}
-                self.note({"kind": "finals", **event_fields, **spent})
 
     def show(self, state: TaskState, phase: str = "tune") -> None:
         """Show the state of the run."""

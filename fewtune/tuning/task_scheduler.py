@@ -25,6 +25,9 @@ _VISIBLE = 0.995
 _MOST_HALVINGS = 3
 # Families whose throughput is bytes a second.
 _STREAMED = "streamed "
+# The inner loops of these operators are the same product of a register tile, so that each may reach
+# the throughput of the others.
+_PRODUCTS = frozenset({"batch_matmul", "conv1d", "conv2d", "conv3d", "dense"})
 
 
 @dataclass
@@ -40,6 +43,8 @@ class TaskProgress:
     family : str
         Operator family: tasks of one family may reach the same throughput. Tasks bound by memory
         are a family of their own.
+    kind : str
+        The same with all products of floats, and all of bytes, in one.
     stands_for : float
         Share of the model's time that the task's schedules will serve, over its own share. The
         whole cluster may gain what its representative gains.
@@ -56,6 +61,7 @@ class TaskProgress:
     weight: int
     work: float = 0.0
     family: str = ""
+    kind: str = ""
     stands_for: float = 1.0
     default_s: float | None = None
     best_s: list[float] = field(default_factory=list)
@@ -65,9 +71,11 @@ class TaskProgress:
     @staticmethod
     def of(info: TaskInfo) -> TaskProgress:
         """The progress of a task before its first measurement."""
+        family, work = info.operator, info.flops
         if info.is_streamed:
-            return TaskProgress(info.name, info.weight, info.bytes, _STREAMED + info.operator)
-        return TaskProgress(info.name, info.weight, info.flops, info.operator)
+            family, work = _STREAMED + info.operator, info.bytes
+        kind = f"product {bool(info.byte_flops)}" if info.operator in _PRODUCTS else family
+        return TaskProgress(info.name, info.weight, work, family, kind)
 
     @property
     def current_s(self) -> float:

@@ -68,17 +68,20 @@ class TaskState:
     earlier : list of Trial
         Valid trials of an earlier session that this one continues.
     known : dict
-        All these trials by their keys, and ``taken``.
+        All these trials by their keys.
     times_s : list of float
         For each trial, seconds from the run's start until its result.
     default : Trial or None
         The default schedule, measured.
-    taken : Trial or None
-        A bank's schedule of this very task, with its time in an earlier run.
+    start : Trial or None
+        A schedule that was predicted, or that a bank holds of this very task: its outputs were
+        checked, and it was not measured in this run.
     finals_s : dict
-        Medians of the last duel in seconds, by key.
+        Seconds of one call where it was measured in turns with others, by key.
     chosen : str or None
-        The key of the fastest in the model.
+        The key of the fastest of these.
+    gains : list of float
+        By round, the part of its time that the task saved.
     spent_s : float
     crashed : str or None
         The signal, or the exception, that ended the work on this task.
@@ -91,9 +94,10 @@ class TaskState:
     known: dict[str, Trial] = field(default_factory=dict)
     times_s: list[float] = field(default_factory=list)
     default: Trial | None = None
-    taken: Trial | None = None
+    start: Trial | None = None
     finals_s: dict[str, float] = field(default_factory=dict)
     chosen: str | None = None
+    gains: list[float] = field(default_factory=list)
     spent_s: float = 0.0
     crashed: str | None = None
 
@@ -128,8 +132,7 @@ class TaskState:
 
     def _measured(self) -> list[Trial]:
         """All valid trials but the default schedule."""
-        taken = [] if self.taken is None else [self.taken]
-        return [each for each in [*self.earlier, *self.trials, *taken] if each.run_s]
+        return [each for each in [*self.earlier, *self.trials] if each.run_s]
 
     def _searched(self) -> list[Trial]:
         """The measured trials whose outputs were found right."""
@@ -174,6 +177,35 @@ class TaskState:
         if self.finals_s or self.chosen:
             ranked = [trial for trial in ranked if trial.outcome.median_s >= bar_s]
         return [*ranked, *unchecked]
+
+    @property
+    def default_key(self) -> str | None:
+        """The key of the default schedule, once it is known."""
+        return self.default.key if self.default is not None else None
+
+    @property
+    def incumbent(self) -> Trial | None:
+        """The schedule that the library has now; None for an unmeasured default schedule."""
+        return next(iter(self.ranked()), self.start)
+
+    def is_right(self, key: str) -> bool:
+        """Whether a schedule's outputs are known to be right: a default one's are the reference."""
+        trusted = [self.start, self.default, *self._searched()]
+        return any(each is not None and each.key == key for each in trusted)
+
+    def take_final(self, keys: list[str], times_s: list[float], chosen: int) -> None:
+        """Take in seconds of one call of schedules that were measured in turns."""
+        before_s = times_s[0]
+        self.finals_s.update(zip(keys, times_s, strict=True))
+        for key, time_s in zip(keys, times_s, strict=True):
+            if key == self.default_key:
+                self.default = Trial(key, [time_s], None)
+            elif self.start is not None and key == self.start.key and key not in self.known:
+                self.known[key] = Trial(key, [time_s], None)
+                self.earlier = [*self.earlier, self.known[key]]
+        self.chosen = keys[chosen]
+        self.gains.append(1 - times_s[chosen] / before_s if before_s else 0.0)
+        self.progress.best_s.append(times_s[chosen])
 
     def failures(self) -> dict[str, int]:
         """Failed candidates by cause."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.measure.device import device_of
-from fewtune.options import TuneOptions
-from fewtune.predictor import chosen_digest
+from fewtune.options import DEFAULT_STRATEGY, TuneOptions
+from fewtune.predictor import NEVER, chosen_digest
 from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info, read_seeds
@@ -139,7 +139,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     FewtuneError
         As `run_session`.
     """
-    tuned = selection.representatives
+    searches_all = options.strategy != DEFAULT_STRATEGY or options.predictor == NEVER
+    tuned = selection.worth if searches_all or selection.method == "all" else selection.unknown
     kept = [task for task in tasks if task.info.name in set(tuned)]
     workloads = {task.info.name: task.info.workload for task in kept}
     if selection.method == "all":
@@ -165,8 +166,32 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         target_from_json(fingerprint.target),
     )
     write_wrong_schedules(directory, state.tasks.values())
-    Curve(points=state.closed_curve()).write(directory)
+    Curve(points=state.curve).write(directory)
     report = _report(selection, options, state, cold_weights=cold_weights)
+    report.write(directory)
+    return report
+
+
+def empty_report(
+    selection: Selection, fingerprint: Fingerprint, options: TuneOptions, directory: Path
+) -> TuneReport:
+    """Write the tuning log of a run that measures nothing: it is empty."""
+    log_info(fingerprint).model_copy(update={"predicted": True, "checked": False}).write(directory)
+    write_database(directory, {}, {}, target_from_json(fingerprint.target))
+    Curve(points=[]).write(directory)
+    report = TuneReport(
+        model=selection.model,
+        strategy=selection.strategy,
+        tasks=[],
+        trials=0,
+        trials_per_task=options.trials_per_task,
+        tuning_s=0.0,
+        search_s=0.0,
+        build_s=0.0,
+        run_s=0.0,
+        model_update_s=0.0,
+        stopped_by="predicted",
+    )
     report.write(directory)
     return report
 

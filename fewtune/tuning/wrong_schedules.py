@@ -27,7 +27,7 @@ def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> None:
     found = {}
     for state in states:
         known = [*state.earlier, *state.trials]
-        known += [each for each in (state.default, state.taken) if each is not None]
+        known += [state.default] if state.default is not None else []
         wrong = {each.key: each for each in known if each.cause == WRONG_OUTPUT}
         if wrong:
             found[state.task.info.name] = {

@@ -72,13 +72,13 @@ class BoardBuilder:
         self._made.add(number)
         return time.perf_counter() - started
 
-    def forget(self, kept: list[int]) -> None:
-        """Remove its libraries that are not kept."""
-        for number in self._made - {*kept}:
+    def forget(self) -> None:
+        """Remove its libraries."""
+        for number in self._made:
             path = library_path(self._folder, number)
             path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-        self._made &= {*kept}
+        self._made.clear()
 
     def resident_bytes(self) -> int:
         """Memory this process holds."""
@@ -146,21 +146,13 @@ class BoardRunner:
 
         return self._on_board(checked)
 
-    def duel(
-        self, numbers: list[int], specs: Specs, rounds: int, round_s: float
-    ) -> list[list[float]]:
-        """Measure candidates in turn; see `Timer.duel`."""
-        return self._on_board(
-            lambda timer: timer.duel([self._kernel(n) for n in numbers], specs, rounds, round_s)
-        )
-
-    def forget(self, kept: list[int]) -> None:
-        """Drop loaded libraries that are not kept; forget the task."""
-        for number in [each for each in self._loaded if each not in kept]:
-            del self._loaded[number]
+    def forget(self) -> None:
+        """Drop all loaded libraries; forget the task."""
+        for number in self._loaded:
             if self._session is not None:
                 with contextlib.suppress(Exception):
                     self._session.remove(library_path(self._folder, number).name)
+        self._loaded.clear()
         if self._timer is not None:
             self._timer.buffers.forget()
 

@@ -7,10 +7,15 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tvm_ffi
+
+from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import compiled, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.prefetch import prefetched
+from fewtune.schedule_check.check import Checker, ScheduleCheck
+from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial
 
@@ -20,7 +25,31 @@ def as_in_model(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     laid_out = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    function = laid_out["main"]
+    if PREPROC in tvm.ir.save_json(module):
+        laid_out = tvm.IRModule({"main": function.with_body(_without_empty(function.body))})
     return prefetched(laid_out, target)
+
+
+def _without_empty(body: tvm.tirx.Stmt) -> tvm.tirx.Stmt:
+    """A kernel's body without the loops that laid out its weights, which TVM leaves empty."""
+    tirx, nothing = tvm.tirx, tvm.tirx.Evaluate
+
+    def block(realize: Any) -> Any:
+        is_empty = PREPROC in realize.block.annotations and isinstance(realize.block.body, nothing)
+        return realize.block.body if is_empty else realize
+
+    def loop(stmt: Any) -> Any:
+        return stmt.body if isinstance(stmt.body, nothing) else stmt
+
+    def sequence(stmts: Any) -> Any:
+        rest = [each for each in stmts.seq if not isinstance(each, nothing)]
+        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
+
+    steps = (tvm.s_tir.SBlockRealize, block), (tirx.For, loop), (tirx.SeqStmt, sequence)
+    for step in steps:
+        body = tvm_ffi.structural_map(body, step, order="post")
+    return body
 
 
 def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:
@@ -51,59 +80,65 @@ class Contender(NamedTuple):
 
     Attributes
     ----------
-    library, symbol : str
+    library : str
         Where its code is.
     shapes : list of tuple of int
         Shapes of its buffers, with weights laid out as it reads them.
+    fault : str
+        What is wrong with its outputs; empty if they are right, or were not looked at.
     """
 
     library: str
-    symbol: str
     shapes: Shapes
+    fault: str = ""
 
 
-def link(
-    path: Path, candidates: dict[str, Candidate], target: tvm.target.Target
-) -> dict[str, Contender]:
-    """Compile kernels into one library.
+class KernelMaker:
+    """Builds scheduled kernels, compares their outputs, and keeps those that are right.
 
     Parameters
     ----------
-    path : Path
-        The library.
-    candidates : dict of Candidate
-        By the symbol of each in the library.
     target : Target
-
-    Returns
-    -------
-    contenders : dict of Contender
-        By symbol; without candidates there is no library.
+        Of this machine's CPU.
+    checker : Checker
     """
-    if not candidates:
-        return {}
-    functions, contenders = {}, {}
-    for symbol, candidate in candidates.items():
-        function = as_in_model(candidate.scheduled(target), target)["main"]
-        functions[symbol] = function.with_attr("global_symbol", symbol)
-        contenders[symbol] = Contender(str(path), symbol, argument_shapes(function))
-    with without_checks():
-        export_library(compiled(tvm.IRModule(functions), target), path)
-    return contenders
 
+    def __init__(self, target: tvm.target.Target, checker: Checker) -> None:
+        self._target, self._checker = target, checker
+        self._store = KernelStore.of(target)
 
-def export(built: Any, path: Path) -> None:
-    """Write the code of a kernel that was built for measuring, as a library of its own.
+    def make(
+        self, scheduled: tvm.IRModule, wanted: ScheduleCheck | None, library: str = ""
+    ) -> Contender:
+        """A kernel, ready to be called.
 
-    LLVM has optimised it already: writing it takes a fifth of its compilation, 25 ms. The linker is
-    called directly, since the compiler driver doubles that time. A kernel needs no libraries but
-    those that its process has.
-    """
-    linker = shutil.which("ld")
-
-    def linked(output: str, objects: list[str], **_: Any) -> None:
-        command = [str(linker), "-shared", "-o", output, *objects]
-        subprocess.run(command, check=True, capture_output=True)
-
-    linked.output_format = "so"  # type: ignore[attr-defined]  # TVM asks for it
-    export_library(built, path, linked if linker else None)
+        Parameters
+        ----------
+        scheduled : IRModule
+        wanted : ScheduleCheck, optional
+            What it has to compute; not given for one that is known to be right.
+        library : str
+            Path of the library to write, if any.
+        """
+        module = as_in_model(scheduled, self._target)
+        function, built = module["main"], None
+        shapes, fault = argument_shapes(function), ""
+        kept = self._store.path(function) if self._store is not None else None
+        linker = shutil.which("ld")
+        if wanted is not None or kept is None or linker is None or not kept.is_file():
+            with without_checks():
+                built = compiled(module, self._target)
+        if wanted is not None:
+            code = getattr(built, "jit", lambda: built)()
+            blocks = scheduled if PREPROC in tvm.ir.save_json(scheduled) else None
+            fault = self._checker.check(code, shapes, blocks, wanted).fault
+        if not fault and self._store is not None:
+            kept = self._store.keep(function, built)
+        if library and not fault:
+            if kept is None or linker is None:
+                export_library(built, Path(library))
+            else:
+                # The compiler driver takes twice as long, and a kernel needs no other library.
+                command = [linker, "-shared", "-o", library, str(kept)]
+                subprocess.run(command, check=True, capture_output=True)
+        return Contender(library, shapes, fault)

@@ -128,7 +128,7 @@ class ModelRun:
         """The function for the skeleton to call at a site: it times the picked contender."""
         name, picked, spent_ns = site.workload, self._picked, self._spent_ns
         ready = [
-            (self._libraries[one.library][one.symbol], weights)
+            (self._libraries[one.library]["main"], weights)
             for one, weights in zip(
                 self._contenders[name], self._weights(site, self._contenders[name]), strict=True
             )

@@ -14,73 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fewtune.errors import MachineError
 from fewtune.process.child_python import SHOW_STDERR
-from fewtune.schedule.space.transfer import parallel_axis
 from fewtune.trial.outcome import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.worker import Worker
-
-# Builds that are kept of each task: as many as take part in finals.
-MOST_KEPT = 4
-# Of these, or besides them, builds that split another axis than the fastest.
-_OTHERS_KEPT = 2
-
-
-class _Build(NamedTuple):
-    time_s: float
-    built: Built
-    parallel_axis: int | None
-
-
-class Kept:
-    """Which builds the workers keep: a schedule that is measured again is not compiled again.
-
-    Parameters
-    ----------
-    most : int
-        Builds of each task. The fastest two that split another axis among the threads than the
-        fastest of all are kept too: finals in the model need them. Others replace the slowest.
-    """
-
-    def __init__(self, most: int = MOST_KEPT) -> None:
-        self._most = most
-        self._builds: dict[str, dict[str, _Build]] = {}
-
-    def take(self, workload: str, key: str, built: Built, time_s: float) -> None:
-        """Take in a build that was measured.
-
-        Parameters
-        ----------
-        workload : str
-            The task's workload.
-        key : str
-            Its trace.
-        built : Built
-        time_s : float
-            Of one call.
-        """
-        builds = self._builds.setdefault(workload, {})
-        builds[key] = _Build(time_s, built, parallel_axis(key))
-        ranked = sorted(builds, key=lambda each: builds[each].time_s)
-        first = builds[ranked[0]].parallel_axis
-        others = [each for each in ranked if builds[each].parallel_axis != first][:_OTHERS_KEPT]
-        for slowest in ranked[self._most :]:
-            if slowest not in others:
-                del builds[slowest]
-
-    def find(self, workload: str, key: str) -> Built | None:
-        """The build of a trace; its worker may have been replaced since."""
-        found = self._builds.get(workload, {}).get(key)
-        return found.built if found is not None else None
-
-    def numbers(self, worker: int) -> list[int]:
-        """The numbers of the builds that a worker keeps."""
-        every = (each.built for builds in self._builds.values() for each in builds.values())
-        return [built.number for built in every if built.worker == worker]
-
 
 # Workers that a batch may lose before they take a candidate.
 _MOST_IDLE_DEATHS = 5
@@ -99,8 +39,8 @@ class Builder(Protocol):
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
 
-    def forget(self, kept: list[int]) -> None:
-        """Drop builds that are not kept."""
+    def forget(self) -> None:
+        """Drop all builds."""
 
     def resident_bytes(self) -> int:
         """Memory that counts for the worker's replacement."""
@@ -128,11 +68,6 @@ class WorkerPool:
     options : WorkerOptions
     kind, settings
         The workers' class, and what it is made of.
-
-    Attributes
-    ----------
-    kept : Kept
-        The builds that are not dropped between batches.
     """
 
     def __init__(
@@ -150,7 +85,6 @@ class WorkerPool:
         self.handles = [
             WorkerHandle(kind, settings or own, threads) for _ in range(max(1, workers))
         ]
-        self.kept = Kept()
         self._numbers = count(1)
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         # Seconds for which a device of its own was busy.
@@ -278,17 +212,11 @@ class WorkerPool:
         self._build_s.append(took_s)
         return Built(worker, number, handle.lives)
 
-    def kept_build(self, workload: str, key: str) -> Built | None:
-        """The build of a task's trace, if a worker still has it."""
-        built = self.kept.find(workload, key)
-        is_lost = built is None or self.handles[built.worker].lost_since(built)
-        return None if is_lost else built
-
     def tidy(self) -> None:
-        """Drop builds that are not kept; replace workers that are too old or too large."""
-        for index, handle in enumerate(self.handles):
+        """Drop all builds; replace workers that are too old or too large."""
+        for handle in self.handles:
             try:
-                handle.call(10, self._kind.forget, self.kept.numbers(index))
+                handle.call(10, self._kind.forget)
                 resident = handle.call(10, self._kind.resident_bytes)
             except (WorkerLostError, RequestFailedError):
                 resident = self.options.recycle_bytes + 1

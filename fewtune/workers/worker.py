@@ -14,7 +14,6 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_state import parallel_axis
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
-from fewtune.workers.kernel_build import argument_shapes, as_in_model
+from fewtune.workers.kernel_build import KernelMaker, argument_shapes, as_in_model
 
 # How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:
 # longer than from one measured call to the next. TVM's own 300,000 are a tenth of a second, in
@@ -52,6 +51,7 @@ class Worker:
         self._scheduled: dict[int, tvm.IRModule] = {}
         self._checker: Checker | None = None
         self._model: Any = None
+        self._maker: KernelMaker | None = None
 
     def get_ready(self) -> None:
         """Do before the first request what the first measurement would have to wait for."""
@@ -112,31 +112,12 @@ class Worker:
                 os._exit(1)
             raise
 
-    def duel(
-        self,
-        numbers: list[int],
-        specs: Specs,
-        rounds: int,
-        round_s: float,
-        cold_weights: bool = False,
-    ) -> list[list[float]]:
-        """Measure built candidates in turn; see `Timer.duel`."""
-        candidates = [self._built[number] for number in numbers]
-        return self.timer.duel(candidates, specs, rounds, round_s, cold_weights)
-
-    def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
-        """Compile kernels into a library; see `fewtune.workers.kernel_build.link`."""
-        from fewtune.workers.kernel_build import link
-
-        return link(Path(path), candidates, self._target)
-
-    def export(self, paths: dict[int, str]) -> dict[str, list[tuple[int, ...]]]:
-        """Write built candidates as libraries; return by path the shapes of each one's buffers."""
-        from fewtune.workers.kernel_build import export
-
-        for number, path in paths.items():
-            export(self._built[number].code, Path(path))
-        return {path: self._built[number].shapes for number, path in paths.items()}
+    def make(self, candidate: Any, wanted: ScheduleCheck | None, library: str) -> Any:
+        """Get a kernel ready for a model (`fewtune.workers.kernel_build.KernelMaker`)."""
+        if self._maker is None:
+            self._maker = KernelMaker(self._target, self._own_checker())
+        with self._alive():
+            return self._maker.make(candidate.scheduled(self._target), wanted, library)
 
     def load_model(self, skeleton_json: str, contenders: dict[str, list[Any]]) -> None:
         """Get a model ready to run with contenders; see `fewtune.workers.model_runner`."""
@@ -150,11 +131,11 @@ class Worker:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
         return self._model.measure()
 
-    def forget(self, kept: list[int]) -> None:
-        """Drop a loaded model and builds that are not kept; forget the task."""
+    def forget(self) -> None:
+        """Drop a loaded model and all builds; forget the task."""
         self._model = None
-        self._built = {number: self._built[number] for number in kept if number in self._built}
-        self._scheduled = {n: each for n, each in self._scheduled.items() if n in self._built}
+        self._built.clear()
+        self._scheduled.clear()
         self.timer.buffers.forget()
 
     def resident_bytes(self) -> int:

@@ -170,6 +170,12 @@ class Point:
     decisions: tuple[Decision | None, ...]
 
 
+def point_from_json(values: Sequence[Any]) -> Point:
+    """A point of JSON's lists: its program, and its decisions."""
+    program, decisions = values
+    return Point(program, tuple(tuple(d) if isinstance(d, list) else d for d in decisions))
+
+
 def written_levels(insts: Sequence[Any]) -> list[int]:
     """The tile after which each result is written back, in order; 0 is the outermost."""
     levels = {

@@ -4,8 +4,8 @@ import os
 import signal
 from typing import Any
 
-from fewtune.oneshot import predict as predicting
-from fewtune.oneshot.predict_apart import PredictJob
+from fewtune.prediction import predict as predicting
+from fewtune.prediction.predict_apart import PredictJob
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import workload_hash
 

@@ -13,16 +13,19 @@ from typing import Any
 
 from pydantic import Field
 
-from fewtune.artifacts import Fingerprint, Prediction, Selection, ShareReport, TaskTable
-from fewtune.oneshot.predict import Chosen, choose_schedules, points_by_task
-from fewtune.oneshot.write import write_prediction
-from fewtune.options import ShareOptions
+from fewtune.artifacts import Fingerprint, Prediction, PredictReport, TaskTable
+from fewtune.prediction.options import PredictOptions
+from fewtune.prediction.predict import Chosen, choose_schedules, points_by_task, runs_here
+from fewtune.prediction.worth import with_tasks
 from fewtune.process.apart import Job, run_each_apart
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
-from fewtune.task.extract import read_tasks
+from fewtune.storage.database import write_database
+from fewtune.storage.log_archive import log_info
+from fewtune.task.extract import Task, is_worth_searching, read_tasks
 
 # A task takes a space and a schedule besides its points: counted as so many points.
-_POINTS_OF_A_SPACE = 1_000
+_POINTS_OF_A_SPACE = 3_000
 # Each process reads the tasks and the predictor, which is not worth it for fewer tasks.
 _LEAST_TASKS, _MOST_PROCESSES = 3, 8
 
@@ -32,36 +35,36 @@ class PredictJob(Job):
 
     Attributes
     ----------
-    task_directory, select_directory : Path
-        Of the model's tasks, and their selection.
-    fingerprint : Path
-        The machine's file.
-    options : ShareOptions
-        Its predictor and seed are used.
+    tasks, fingerprint : Path
+        Of the model, and of the machine.
+    options : PredictOptions
     directory : Path
-        Gets what `fewtune.sharing.share.share_schedules` writes there.
-    bank_directory : Path, optional
+        Gets ``predict.json``, ``log.json`` and TVM's two database files.
+    model, strategy : str
+        Named in the report.
+    bank : Path, optional
         What `fewtune.bank` wrote.
     lot : dict of int
         By task, the points that are rated.
     """
 
-    task_directory: Path
-    select_directory: Path
+    tasks: Path
     fingerprint: Path
-    options: ShareOptions
+    options: PredictOptions
     directory: Path
-    bank_directory: Path | None = None
+    model: str
+    strategy: str
+    bank: Path | None = None
     lot: dict[str, int] = Field(default_factory=dict)
 
     def run(self) -> dict[str, Any]:
         """Choose for a lot in this process."""
         chosen, prediction = choose_schedules(
-            read_tasks(self.task_directory),
+            read_tasks(self.tasks),
             self.lot,
             Fingerprint.read(self.fingerprint),
             self.options,
-            self.bank_directory,
+            self.bank,
             left_out=self.left_out,
         )
         return {
@@ -70,8 +73,8 @@ class PredictJob(Job):
         }
 
 
-def predict_apart(job: PredictJob, processes: int | None = None) -> ShareReport:
-    """Predict a schedule of every task that is not set aside, and write their log.
+def predict_apart(job: PredictJob, processes: int | None = None) -> PredictReport:
+    """Predict a schedule of every task that is worth it, and write their log.
 
     Parameters
     ----------
@@ -88,23 +91,43 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> ShareReport:
         If the system kills a process because memory ran out.
     """
     began_s = time.perf_counter()
-    selection = Selection.read(job.select_directory)
-    points = points_by_task(TaskTable.read(job.task_directory).tasks, selection)
+    infos = TaskTable.read(job.tasks).tasks
+    worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
+    points = points_by_task(worth)
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
     each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count)]
     found = run_each_apart(each_lot)
     chosen = {
         name: Chosen.from_json(values) for each in found for name, values in each["chosen"].items()
     }
-    return write_prediction(
-        read_tasks(job.task_directory),
-        selection,
-        Fingerprint.read(job.fingerprint),
-        chosen,
-        Prediction.model_validate(found[0]["prediction"]),
-        began_s,
-        job.directory,
+    fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
+    lines = [chosen[info.name].line for info in infos if info.name in chosen]
+    _write_log(tasks, chosen, fingerprint, job.directory)
+    report = PredictReport(
+        model=job.model,
+        strategy=job.strategy,
+        tasks=lines,
+        prediction=with_tasks(Prediction.model_validate(found[0]["prediction"]), lines),
+        predicting_s=round(time.perf_counter() - began_s, 3),
     )
+    report.write(job.directory)
+    return report
+
+
+def _write_log(
+    tasks: list[Task], chosen: Mapping[str, Chosen], fingerprint: Fingerprint, directory: Path
+) -> None:
+    """Write schedules that nobody measured.
+
+    They are marked as predicted, so that no bank, merged log or later search takes them for
+    measured.
+    """
+    info = log_info(fingerprint)
+    info = info.model_copy(update={"predicted": True, "checked": runs_here(fingerprint)})
+    info.write(directory)
+    found = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
+    modules = {task.info.name: task.mod for task in tasks if task.info.name in found}
+    write_database(directory, modules, found, target_from_json(fingerprint.target))
 
 
 def lots(points: Mapping[str, int], count: int) -> list[dict[str, int]]:

@@ -11,10 +11,10 @@ from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
-from fewtune.oneshot.predict import choose_schedules, points_by_task
-from fewtune.oneshot.predict_apart import PredictJob, lots, predict_apart
-from fewtune.oneshot.write import empty_report, write_prediction
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.prediction.predict import choose_schedules, points_by_task
+from fewtune.prediction.predict_apart import PredictJob, lots, predict_apart
+from fewtune.prediction.write import empty_report, write_prediction
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, read_database

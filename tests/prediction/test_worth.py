@@ -1,7 +1,7 @@
 """What a report says of predicted schedules."""
 
 from fewtune.artifacts import SharedTask
-from fewtune.oneshot.worth import BY_RULE, prediction_of, with_tasks
+from fewtune.prediction.worth import BY_RULE, prediction_of, with_tasks
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, consensus_for
 from fewtune.runtime.tvm import tvm

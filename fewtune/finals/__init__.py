@@ -1,1 +1,0 @@
-"""Finals: the fastest schedules of each task, measured where the model calls them."""

@@ -1,0 +1,226 @@
+"""Choose schedules without measuring: the bank's if it has one, else a predicted one.
+
+Each schedule is built and run once, and its outputs are compared with its task's. What is right is
+kept as it will be linked (`fewtune.runtime.kernel_store`). TVM may end the process that chooses by
+a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.artifacts import Fingerprint, PredictedTask, Prediction, TaskInfo
+from fewtune.bank.bank import Bank
+from fewtune.errors import last_line
+from fewtune.prediction.choose import in_turn, most_promising, points_of
+from fewtune.prediction.options import PredictOptions
+from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
+from fewtune.predictor import AUTO, PREDEFINED
+from fewtune.predictor.predictor import Predictor, consensus_for, predictor_for
+from fewtune.process.apart import at, in_step
+from fewtune.runtime.target import has_own_device, is_foreign, target_from_json
+from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import move
+from fewtune.schedule_check.check import Checker, ScheduleCheck
+from fewtune.search import Guide
+from fewtune.storage.log_archive import require_own
+from fewtune.task.extract import Task
+from fewtune.timing.cache_state import weights_outgrow_cache
+from fewtune.trial.trial import Trial, trace_key
+from fewtune.workers.kernel_build import KernelMaker
+
+# The time that the log has for a schedule that was not measured.
+UNMEASURED_S = 1.0
+# If so many points cannot be made into a schedule, or are wrong, the task keeps its default one.
+_TRIED = 16
+# Points that are kept beside the chosen one, for those who measure.
+_KEPT = 12
+
+
+class Chosen(NamedTuple):
+    """The result of one task; without a trial it keeps its default schedule."""
+
+    line: PredictedTask
+    trial: Trial | None
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        trial = None if self.trial is None else self.trial.as_json()
+        return {"line": self.line.model_dump(mode="json"), "trial": trial}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Chosen:
+        """What `as_json` gave."""
+        trial = None if values["trial"] is None else Trial.from_json(values["trial"])
+        return Chosen(PredictedTask.model_validate(values["line"]), trial)
+
+
+@dataclass(frozen=True)
+class _Choosing:
+    """What all tasks of a run are chosen with."""
+
+    target: tvm.target.Target
+    predictor: Predictor | None
+    bank: Bank | None
+    maker: KernelMaker | None
+    is_cold: bool
+    seed: int
+
+    def chosen(self, task: Task, count: int) -> Chosen:
+        """The bank's best schedule of this very task, else the first promising one that is right.
+
+        ``count`` points are rated.
+        """
+        try:
+            space = SearchSpace(task.mod, self.target)
+            return self._from_bank(task, space) or self._predicted(task, space, count)
+        except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
+            return _default(task, f"no schedule could be predicted: {last_line(fault)}")
+
+    def _from_bank(self, task: Task, space: SearchSpace) -> Chosen | None:
+        entry = self.bank.entries.get(task.info.workload) if self.bank is not None else None
+        if self.bank is None or entry is None:
+            return None
+        known: dict[str, Any] = {"origin": entry.origin, "known_ms": entry.best_ms}
+        if entry.best_ms > entry.fastest_ms:
+            # The default schedule was faster.
+            line = _line(task, "default", 0.0, note="the bank found none faster", **known)
+            return Chosen(line, None)
+        made = move(self.bank.donations(entry.workload)[:1], space)[0]
+        if made.schedule is None or self._fault(task, made.schedule):
+            return None
+        trial = Trial(trace_key(made.schedule.trace), [entry.best_ms / 1e3], None)
+        return Chosen(_line(task, "known", 0.0, **known), trial)
+
+    def _predicted(self, task: Task, space: SearchSpace, count: int) -> Chosen:
+        random = np.random.default_rng([self.seed, *task.info.name.encode()])
+        prior, guide = Prior(space), None
+        if self.predictor is not None:
+            guide = Guide.of(space, prior, self.predictor, is_cold=self.is_cold)
+        points = most_promising(space, prior, guide, count, random)
+        spread = spread_of(self.predictor, self.target) if guide is not None else UNKNOWN
+        fault = "" if points else "no rule draws schedules for it"
+        for place, point in enumerate(points[:_TRIED]):
+            made = space.make(point, seed=place + 1)
+            fault = "no schedule applies"
+            if made.schedule is None:
+                continue
+            fault = self._fault(task, made.schedule)
+            if not fault:
+                line = _line(
+                    task,
+                    "predicted",
+                    spread,
+                    points=len(points),
+                    promising=[
+                        (each.program, list(each.decisions))
+                        for each in in_turn(prior, points[place + 1 :], point)[:_KEPT]
+                    ],
+                    note="" if guide is not None else BY_RULE,
+                )
+                trial = Trial(trace_key(made.schedule.trace), [UNMEASURED_S], None)
+                return Chosen(line, trial)
+        return _default(task, fault, len(points))
+
+    def _fault(self, task: Task, schedule: tvm.s_tir.Schedule) -> str:
+        """What is wrong with a schedule's outputs; empty where it cannot run here."""
+        if self.maker is None:
+            return ""
+        wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
+        return self.maker.make(schedule.mod, wanted).fault
+
+
+def choose_schedules(
+    tasks: list[Task],
+    points: Mapping[str, int],
+    fingerprint: Fingerprint,
+    options: PredictOptions,
+    bank_directory: Path | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Chosen], Prediction]:
+    """Choose a schedule for some tasks of a model.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        All tasks of the model.
+    points : mapping of str to int
+        How many points to rate of each task to choose for. A task's schedule does not depend on
+        the others.
+    fingerprint : Fingerprint
+    options : PredictOptions
+    bank_directory : Path, optional
+        What `fewtune.bank` wrote.
+    left_out : mapping of str, optional
+        Tasks that keep their default schedule, by name, with the reason.
+
+    Returns
+    -------
+    chosen : dict of Chosen
+        By task.
+    prediction : Prediction
+        Which predictor rated their points.
+
+    Raises
+    ------
+    InputError
+        If the predictor or the bank cannot be used here.
+    """
+    target = target_from_json(fingerprint.target)
+    bank = None
+    if bank_directory is not None:
+        require_own(bank_directory, fingerprint)
+        bank = Bank.read(bank_directory)
+    predictor = consensus_for(options.predictor, target)
+    if predictor is None and options.predictor == AUTO:
+        # No predictor is for such vectors and threads: the analytic model is better than none.
+        predictor = predictor_for(PREDEFINED, target)
+    # Each of several processes runs kernels on one core.
+    set_threads(1)
+    maker = KernelMaker(target, Checker(target)) if runs_here(fingerprint) else None
+    is_cold = weights_outgrow_cache(tasks)
+    choosing = _Choosing(target, predictor, bank, maker, is_cold, options.seed)
+    wanted = [task for task in tasks if task.info.name in points]
+    chosen: dict[str, Chosen] = {}
+    left_out = left_out or {}
+    at("it was reading what it needs", optional=[task.info.name for task in wanted])
+    for task in wanted:
+        name = task.info.name
+        if name in left_out:
+            chosen[name] = _default(task, left_out[name])
+            continue
+        at(f"it was predicting a schedule of {name}")
+        with in_step(name):
+            chosen[name] = choosing.chosen(task, points[name])
+    return chosen, prediction_of(predictor, target)
+
+
+def runs_here(fingerprint: Fingerprint) -> bool:
+    """Whether this machine's processor runs what is compiled for a fingerprint's device."""
+    target = target_from_json(fingerprint.target)
+    is_board = fingerprint.at.startswith("rpc://")
+    return not (is_board or has_own_device(target) or is_foreign(target))
+
+
+def points_by_task(infos: Iterable[TaskInfo]) -> dict[str, int]:
+    """How many points are rated of each task."""
+    shares = {info.name: info.share for info in infos}
+    whole = sum(shares.values()) or 1.0
+    return {name: points_of(share / whole) for name, share in shares.items()}
+
+
+def _default(task: Task, note: str, points: int = 0) -> Chosen:
+    return Chosen(_line(task, "default", UNKNOWN, points=points, note=note), None)
+
+
+def _line(task: Task, status: str, spread: float, points: int = 0, **more: Any) -> PredictedTask:
+    return PredictedTask.model_validate(
+        {"task": task.info.name, "status": status, "spread": spread, "points": points, **more}
+    )

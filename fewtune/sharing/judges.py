@@ -1,0 +1,230 @@
+"""Measure contenders in turns: in the model where that is possible, else alone.
+
+The kernels before it decide where a kernel finds its data: in which core's cache, or in memory. A
+measurement of the kernel alone leaves them elsewhere. Of schedules that are near each other alone,
+the fastest in the model is often not the first, by up to a quarter of the kernel's time
+(`benchmarks/parts/in_model.py`). One run of the model measures a contender of every task.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
+
+from fewtune.artifacts import Skeleton
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.storage.database import replay
+from fewtune.task.extract import Task
+from fewtune.trial.outcome import (
+    WRONG_OUTPUT,
+    Failure,
+    Outcome,
+    RequestFailedError,
+    WorkerLostError,
+)
+from fewtune.trial.trial import Trial
+from fewtune.tuning.final import Final
+from fewtune.tuning.task_state import TaskState
+from fewtune.workers.handle import WorkerHandle, call_all
+from fewtune.workers.kernel_build import Candidate, Contender
+from fewtune.workers.worker import Worker
+
+# Far longer than compiling, or running, all of them takes.
+_LIMIT_S = 600.0
+# Processes that run the model: a winner is the faster one in each of them.
+_PROCESSES = 2
+# The key of a kernel's default schedule where it has no trace.
+DEFAULT = ""
+
+
+class Judged(NamedTuple):
+    """What a round came to.
+
+    Attributes
+    ----------
+    finals : dict of Final
+        By task, of the contenders that worked.
+    failures : dict of Outcome
+        By task and key, of the others.
+    rest_s : float
+        Seconds of a run of the model in kernels of no contender.
+    """
+
+    finals: dict[str, Final]
+    failures: dict[tuple[str, str], Outcome]
+    rest_s: float = 0.0
+
+
+class Entry(NamedTuple):
+    """A task's contenders by their traces; the first is what the library has."""
+
+    state: TaskState
+    keys: list[str]
+
+
+class Judge(Protocol):
+    """Measures contenders of several tasks."""
+
+    def offer(self, state: TaskState, key: str) -> None:
+        """Begin to build a contender; it is measured by the next `judged`."""
+
+    def judged(self, entries: list[Entry]) -> Judged:
+        """Measure the contenders of some tasks, which were offered."""
+
+
+class Alone:
+    """Measures each task's contenders alone, on any device.
+
+    Parameters
+    ----------
+    measurer : Measurer
+    target : Target
+    """
+
+    def __init__(self, measurer: Measurer, target: tvm.target.Target) -> None:
+        self._measurer, self._target = measurer, target
+
+    def offer(self, state: TaskState, key: str) -> None:
+        """They are built together."""
+
+    def judged(self, entries: list[Entry]) -> Judged:
+        every = [(state, key) for state, keys in entries for key in keys]
+        outcomes = self._measurer.measure(
+            [replay(s.task.mod, Trial(key, None, None), self._target).mod for s, key in every],
+            [module_specs(state.task.mod) for state, _ in every],
+            [state.progress.bar_s for state, _ in every],
+            races=[state.task.info.name for state, _ in every],
+            checks=[s.check._replace(is_default=key == s.default_key) for s, key in every],
+        )
+        found = Judged({}, {})
+        samples: dict[str, dict[str, list[float]]] = {}
+        for (state, key), outcome in zip(every, outcomes, strict=True):
+            name = state.task.info.name
+            if outcome.run_s:
+                of_all = [state.progress.weight * each for each in outcome.run_s]
+                samples.setdefault(name, {})[key] = of_all
+            else:
+                found.failures[name, key] = outcome
+        for name, by_key in samples.items():
+            found.finals[name] = Final.of(list(by_key), [list(by_key.values())])
+        return found
+
+
+class InModel:
+    """Measures contenders where the model calls them; its processes are those of a measurer.
+
+    Parameters
+    ----------
+    skeleton : Skeleton
+    tasks : list of Task
+        All tasks of the model.
+    measurer : Measurer
+    """
+
+    def __init__(self, skeleton: Skeleton, tasks: list[Task], measurer: Measurer) -> None:
+        self._skeleton, self._measurer = skeleton, measurer
+        called = {site.workload for site in skeleton.sites}
+        self._tasks = [task for task in tasks if task.info.workload in called]
+        self._modules = {each.info.name: tvm.ir.save_json(each.mod) for each in self._tasks}
+        self._folder = tempfile.TemporaryDirectory(prefix="fewtune-")
+        self._made: dict[tuple[str, str], Future[Contender | Failure]] = {}
+        self._free: SimpleQueue[WorkerHandle] = SimpleQueue()
+        for handle in measurer.pool.handles:
+            self._free.put(handle)
+        self._threads = ThreadPoolExecutor(len(measurer.pool.handles))
+
+    def offer(self, state: TaskState, key: str) -> None:
+        wanted = None if state.is_right(key) else state.check
+        self._make(state.task.info.name, key, wanted)
+
+    def judged(self, entries: list[Entry]) -> Judged:
+        keys = {task.info.name: [DEFAULT] for task in self._tasks}
+        keys |= {state.task.info.name: each for state, each in entries}
+        with self._measurer.phases.timed("build_s"):
+            for name in keys:
+                for key in keys[name]:
+                    self._make(name, key, None)
+            made = {each: future.result() for each, future in self._made.items()}
+        failures = {
+            (name, key): Outcome.failed(failure)
+            for name in keys
+            for key in keys[name]
+            if (failure := _failure(made[name, key])) is not None
+        }
+        able = {n: [key for key in keys[n] if (n, key) not in failures] for n in keys}
+        ready = {
+            task.info.workload: [made[task.info.name, key] for key in able[task.info.name]]
+            for task in self._tasks
+        }
+        samples = self._run(ready)
+        finals = {
+            task.info.name: Final.of(
+                able[task.info.name], [each[task.info.workload] for each in samples]
+            )
+            for task in self._tasks
+        }
+        asked = {state.task.info.name for state, _ in entries}
+        return Judged(
+            {name: final for name, final in finals.items() if name in asked},
+            failures,
+            sum(final.time_s(0) for name, final in finals.items() if name not in asked),
+        )
+
+    def close(self) -> None:
+        """Remove what was built."""
+        self._threads.shutdown(cancel_futures=True)
+        self._folder.cleanup()
+
+    def _make(self, name: str, key: str, wanted: ScheduleCheck | None) -> None:
+        if (name, key) in self._made:
+            return
+        library = str(Path(self._folder.name) / f"{len(self._made)}.so")
+        candidate = Candidate(self._modules[name], key or None)
+
+        def made() -> Contender | Failure:
+            handle = self._free.get()
+            try:
+                return handle.call(_LIMIT_S, Worker.make, candidate, wanted, library)
+            except (WorkerLostError, RequestFailedError) as fault:
+                return Failure.of(fault, running=False)
+            finally:
+                self._free.put(handle)
+
+        self._made[name, key] = self._threads.submit(made)
+
+    def _run(self, ready: object) -> list[dict[str, list[list[float]]]]:
+        """What each worker measured; they run one after the other."""
+        pool, phases = self._measurer.pool, self._measurer.phases
+        handles = pool.handles[:_PROCESSES]
+        try:
+            with phases.timed("build_s"):
+                given = [(self._skeleton.model_dump_json(), ready)] * len(handles)
+                call_all(handles, _LIMIT_S, Worker.load_model, given)
+            with phases.timed("run_s"):
+                return [handle.call(_LIMIT_S, Worker.run_model) for handle in handles]
+        except (WorkerLostError, RequestFailedError):
+            # One may still be running, and its late answer would be taken for the next request's.
+            for handle in pool.handles:
+                handle.kill()
+            raise
+        finally:
+            pool.tidy()
+
+
+def _failure(found: Contender | Failure) -> Failure | None:
+    if isinstance(found, Failure):
+        return found
+    return Failure(WRONG_OUTPUT, found.fault) if found.fault else None
+
+
+def near(ranked: Iterable[Trial], ratio: float, most: int) -> list[str]:
+    """The keys of the fastest trials, given fastest first, that take at most ``ratio`` times it."""
+    fastest_s, *_ = [trial.outcome.median_s for trial in ranked] or [0.0]
+    keys = [trial.key for trial in ranked if trial.outcome.median_s <= ratio * fastest_s]
+    return keys[:most]

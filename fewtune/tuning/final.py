@@ -1,0 +1,62 @@
+"""Which of a task's schedules is the fastest, by measurements in turns."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import permutations
+from typing import Any, NamedTuple
+
+
+class Final(NamedTuple):
+    """The result of one task's contenders; the first is the one that the library has.
+
+    Attributes
+    ----------
+    keys : list of str
+        The contenders' traces.
+    medians_s : list of list of float
+        By process and contender: seconds of all its calls in one run of the model, and what the
+        calls after it take longer because of it.
+    chosen : int
+        The place of the fastest.
+    gain_s : float
+        Seconds a run that the winner of one process is faster than the first contender in another
+        process, averaged over both ways.
+    """
+
+    keys: list[str]
+    medians_s: list[list[float]]
+    chosen: int
+    gain_s: float
+
+    @staticmethod
+    def of(keys: list[str], processes: list[list[list[float]]]) -> Final:
+        """Choose by samples: a list per process, in it a list per contender.
+
+        How fast a kernel reads its weights depends on where a process has them in memory. So a
+        contender other than the first wins only if it is faster in every process.
+        """
+        medians_s = [[statistics.median(each) for each in samples] for samples in processes]
+        totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
+        able = [
+            place
+            for place in range(len(keys))
+            if all(times_s[place] <= times_s[0] for times_s in medians_s)
+        ]
+        chosen = min(able, key=totals_s.__getitem__)
+        gains_s = [_gain(one_s, other_s) for one_s, other_s in permutations(medians_s, 2)]
+        return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Final:
+        """What ``_asdict`` gave."""
+        return Final(**values)
+
+    def time_s(self, place: int) -> float:
+        """Seconds of all calls of a contender in one run: the mean of the processes' medians."""
+        return statistics.mean(times_s[place] for times_s in self.medians_s)
+
+
+def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
+    """Seconds that the fastest of ``choosing_s`` gains on the first, by ``judging_s``."""
+    return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]

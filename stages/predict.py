@@ -1,0 +1,57 @@
+"""Stage predict: a schedule for every task before anything is measured, and a library of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fewtune.compile.compile_apart import CompileJob, compile_apart
+from fewtune.prediction.predict_apart import PredictJob, predict_apart
+from fewtune.steps.steps import FIRST_LIBRARY
+from fewtune.util.files import whole_directory
+from stages.command import main, say
+from stages.params import load_section
+from stages.paths import Places
+
+
+def run(model: str, strategy: str) -> None:
+    """Predict, build and check schedules; compile the first library and verify it."""
+    options, of_compile = load_section("predict"), load_section("compile")
+    places = Places()
+    with whole_directory(places.predicted(model, strategy)) as directory:
+        job = PredictJob(
+            tasks=places.tasks(model),
+            fingerprint=places.fingerprint,
+            options=options,
+            directory=directory,
+            model=model,
+            strategy=strategy,
+            bank=places.bank(strategy),
+        )
+        report = predict_apart(job)
+        (directory / FIRST_LIBRARY).mkdir()
+        compiled = compile_apart(
+            CompileJob(
+                imported=places.imported(model),
+                tasks=places.tasks(model),
+                shared=directory,
+                fingerprint=places.fingerprint,
+                options=of_compile,
+                directory=directory / FIRST_LIBRARY,
+                model=model,
+                strategy=strategy,
+            ),
+            say,
+        )
+    counts = Counter(line.status for line in report.tasks)
+    say(
+        f"{model} ({strategy}): "
+        + ", ".join(f"{count} {status}" for status, count in counts.items())
+        + f"; a library is ready after {report.predicting_s + compiled.compile_s:.1f} s: "
+        f"{places.predicted(model, strategy) / FIRST_LIBRARY / compiled.library}"
+    )
+    if report.prediction.warning:
+        say(f"{model} ({strategy}): warning: {report.prediction.warning}")
+
+
+if __name__ == "__main__":
+    main("predict", run)
