@@ -128,7 +128,7 @@ def test_no_stage_is_named_in_the_flow():
 
 
 # The size of a library is settled when its kernels are made; users know the bound as `compile`'s.
-ALSO_READ = {"import_model": {"compile"}}
+ALSO_READ = {"import_model": {"compile"}, "predict": {"compile"}}
 
 
 def test_each_stage_has_its_file_and_lists_it():
@@ -278,42 +278,41 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 410,
     "benchmark": 1000,
-    "compile": 1060,
+    "compile": 1020,
     "deploy": 920,
-    "finals": 210,
     "fleet": 512,
     "loose": 925,
     "machine": 610,
-    "measure": 700,
+    "measure": 595,
     "model": 3475,
     "model_check": 220,
-    "oneshot": 400,
+    "prediction": 360,
     "onnx_graph": 4960,
     "predictor": 790,
     "process": 830,
     "progress": 80,
-    "report": 450,
+    "report": 460,
     "research": 770,
-    "runtime": 895,
-    "schedule": 2250,
+    "runtime": 1000,
+    "schedule": 2255,
     "schedule_check": 680,
     "search": 660,
-    "selection": 480,
-    "sharing": 1070,
+    "selection": 450,
+    "sharing": 830,
     "similarity": 130,
-    "steps": 290,
+    "steps": 295,
     "storage": 380,
     "task": 450,
-    "timing": 450,
+    "timing": 425,
     "trial": 180,
     "tuning": 1120,
     "tvm_compat": 340,
     "util": 270,
     "verify": 1355,
-    "workers": 740,
+    "workers": 720,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4110, ("benchmarks",): 6520, ("tests",): 20915}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4140, ("benchmarks",): 6520, ("tests",): 20915}
 
 
 def code_lines(path: Path) -> int:

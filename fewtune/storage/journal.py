@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from fewtune.errors import JournalError, MachineError
-from fewtune.trial.trial import Seconds, TrialEntry
+from fewtune.trial.trial import TrialEntry
 
 _FORMAT = 1
 # What events of a kind have besides; other kinds may have anything.
