@@ -302,7 +302,7 @@ BUDGETS = {
     "similarity": 130,
     "steps": 295,
     "storage": 380,
-    "task": 450,
+    "task": 465,
     "timing": 425,
     "trial": 180,
     "tuning": 1120,
