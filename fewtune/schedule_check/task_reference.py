@@ -29,8 +29,8 @@ from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
-from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.task.analysis import analyse
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.task.weight_layout import FREE
 from fewtune.tvm_compat.values import view_of
 

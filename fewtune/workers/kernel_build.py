@@ -15,8 +15,8 @@ from fewtune.runtime.tvm import compiled, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.storage.database import replay
+from fewtune.task.layout_maps import PREPROC
 from fewtune.trial.trial import Trial
 
 

@@ -12,10 +12,10 @@ from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import has_feature, te
-from fewtune.schedule.access import Walk, touched_elements
 from fewtune.schedule.space.design_space import LOCATION, TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.access import Walk, touched_elements
 from fewtune.task.extract import task_module
 from tests import recorded, tuned_tiny
 from tests.made.predictors import features

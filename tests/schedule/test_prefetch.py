@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import build, compiled, has_feature, te, tvm
-from fewtune.schedule.access import evaluate, shape_of
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.access import evaluate, shape_of
 from fewtune.task.extract import task_module
 from fewtune.workers.kernel_build import argument_shapes
 from tests import tuned_tiny

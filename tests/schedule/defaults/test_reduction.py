@@ -3,9 +3,9 @@
 import pytest
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.schedule.access import evaluate
 from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import default_schedule
+from fewtune.task.access import evaluate
 from tests.made.kernels import TARGET, kernels, lowered
 
 
