@@ -8,13 +8,15 @@ constants once, while the model is compiled.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tvm_ffi
 
 from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.analysis import call_counts, kernel_calls, model_functions
-from fewtune.task.layout_maps import LayoutError, lay_out
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out
 from fewtune.tvm_compat.values import is_constant
 
 FREE = "layout_free_buffers"
@@ -125,6 +127,32 @@ def _is(value: object, wanted: object) -> bool:
     """Whether a number in TensorIR is known, and equal to another."""
     known = [int(each.value) if hasattr(each, "value") else each for each in (value, wanted)]
     return known[0] is not None and isinstance(known[0], int) and known[0] == known[1]
+
+
+def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
+    """A scheduled kernel that takes its weights as `fold` lays them out."""
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    left = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    if PREPROC not in tvm.ir.save_json(module):
+        return left
+    # TVM leaves the block's loops, which do nothing.
+    tirx, nothing, body = tvm.tirx, tvm.tirx.Evaluate, left["main"].body
+
+    def block(realize: Any) -> Any:
+        is_empty = PREPROC in realize.block.annotations and isinstance(realize.block.body, nothing)
+        return realize.block.body if is_empty else realize
+
+    def loop(stmt: Any) -> Any:
+        return stmt.body if isinstance(stmt.body, nothing) else stmt
+
+    def sequence(stmts: Any) -> Any:
+        rest = [each for each in stmts.seq if not isinstance(each, nothing)]
+        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
+
+    for step in ((tvm.s_tir.SBlockRealize, block), (tirx.For, loop), (tirx.SeqStmt, sequence)):
+        body = tvm_ffi.structural_map(body, step, order="post")
+    return tvm.IRModule({"main": left["main"].with_body(body)})
 
 
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:

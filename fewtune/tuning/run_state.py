@@ -106,6 +106,9 @@ class RunState:
                 self.tasks[name].add(Trial.from_json(entry))
                 self.tasks[name].times_s.append(self.elapsed_s)
             self.tasks[name].progress.trials = len(self.tasks[name].trials)
+            if name not in event["finals"]:
+                # Nothing worked: that is a round without a gain.
+                self.tasks[name].gains.append(0.0)
         for name, key in event["defaults"].items():
             self.tasks[name].default = Trial(key, None, None)
         if not self.rounds:
