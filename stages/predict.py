@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fewtune.compile.compile_apart import CompileJob, compile_apart
-from fewtune.prediction.predict_apart import PredictJob, predict_apart
-from fewtune.steps.steps import FIRST_LIBRARY
+from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section

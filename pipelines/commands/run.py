@@ -66,6 +66,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     for key_path, value in (
         ("tune.trials_per_task", options.trials),
         ("tune.budget_s", options.budget),
+        ("share_schedules.budget_s", options.budget),
         ("fingerprint.target", options.target),
         ("fingerprint.device", options.device),
     ):
