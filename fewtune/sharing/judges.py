@@ -54,11 +54,14 @@ class Judged(NamedTuple):
         By task and key, of the others.
     rest_s : float
         Seconds of a run of the model in kernels of no contender.
+    unchecked : frozenset of tuple of str
+        Task and key of those that were too slow for their outputs to be compared.
     """
 
     finals: dict[str, Final]
     failures: dict[tuple[str, str], Outcome]
     rest_s: float = 0.0
+    unchecked: frozenset[tuple[str, str]] = frozenset()
 
 
 class Entry(NamedTuple):
@@ -98,11 +101,18 @@ class Alone:
         outcomes = self._measurer.measure(
             [replay(s.task.mod, Trial(key, None, None), self._target).mod for s, key in every],
             [module_specs(state.task.mod) for state, _ in every],
-            [state.progress.bar_s for state, _ in every],
+            # What a task has is first, and the bar: an earlier time may be of another pace, and who
+            # is slower than the bar is not checked.
+            [None] * len(every),
             races=[state.task.info.name for state, _ in every],
             checks=[s.check._replace(is_default=key == s.default_key) for s, key in every],
         )
-        found = Judged({}, {})
+        slow = {
+            (state.task.info.name, key)
+            for (state, key), outcome in zip(every, outcomes, strict=True)
+            if not outcome.is_checked
+        }
+        found = Judged({}, {}, unchecked=frozenset(slow))
         samples: dict[str, dict[str, list[float]]] = {}
         for (state, key), outcome in zip(every, outcomes, strict=True):
             name = state.task.info.name
