@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1},
-    "share_schedules": {"finals": 0, "trials_per_task": 1},
+    "share_schedules": {"finals": 0, "trials_per_task": 1, "least_gain": 0.03},
 }
 
 

@@ -16,7 +16,6 @@ from fewtune.artifacts import (
     CompileReport,
     ImportReport,
     Metrics,
-    ModelFinal,
     SelectionTiming,
     ShareReport,
     TunedTask,
@@ -44,11 +43,6 @@ def refined() -> TunedTask:
     return line.model_copy(update={**figures, "failures": {"build_timeout": 3}})
 
 
-def final(task: str, rank: int) -> ModelFinal:
-    times = {"first_ms": 1.0, "chosen_ms": 0.9, "gained_ms": 0.1}
-    return ModelFinal(task=task, contenders=3, chosen_rank=rank, **times)
-
-
 @pytest.fixture(autouse=True)
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same variants whether or not the optional peer is installed."""
@@ -67,7 +61,6 @@ def folders(directory: Path) -> ResultFolders:
         tasks=[],
         representatives=[refined()],
         rounds=[],
-        finals=[final("one", 1), final("other", 2)],
         trials=0,
         sharing_s=0.0,
         stopped_by="nothing_to_tune",
@@ -75,6 +68,7 @@ def folders(directory: Path) -> ResultFolders:
     return ResultFolders(
         tuned_tiny.imported(),
         directory,
+        tuned_tiny.predicted(),
         directory,
         tuned_tiny.tuned(),
         directory,
@@ -122,13 +116,6 @@ def test_a_refined_representative_counts_as_the_refinement_left_it() -> None:
     rows = {row.task: row for row in report.kernels}
     assert rows[refined().task].schedule == "tuned"
     assert report.failures["build_timeout"] == 3
-
-
-def test_the_report_says_how_finals_ended() -> None:
-    report, directory = benchmarked()
-    (remark,) = [text for text in report.remarks if "contested" in text]
-    assert remark.startswith("1 of 2 contested tasks have the schedule that was the fastest")
-    assert f"- {remark}\n" in (directory / "report.md").read_text()
 
 
 def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ BUDGETS = {
     "models": [MODEL],
     "strategies": list(STRATEGIES),
     "tune.trials_per_task": 4,
-    "share_schedules.top": "2",
+    "share_schedules.trials_per_task": 2,
+    "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
     "benchmark.copies": 1,
     "compare.rounds": 3,
@@ -34,6 +35,7 @@ ALL = {
     *(
         f"{stage}@{MODEL}-{strategy}"
         for stage in (
+            "predict",
             "select_tasks",
             "tune",
             "share_schedules",

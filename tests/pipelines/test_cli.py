@@ -209,7 +209,7 @@ def test_overrides_change_their_lines_only(project):
 
 
 def test_settings_are_read_as_yaml():
-    assert parse_setting("share_schedules.top='5%'") == ("share_schedules.top", "5%")
+    assert parse_setting("tune.predictor='never'") == ("tune.predictor", "never")
     assert parse_setting("compile.allowance=1e-3") == ("compile.allowance", 1e-3)
     assert parse_setting("tune.budget_s=null") == ("tune.budget_s", None)
     with pytest.raises(InputError, match="the value is no YAML"):

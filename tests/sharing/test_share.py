@@ -1,0 +1,74 @@
+"""Schedules shared on the tiny model, measured in the model."""
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fewtune.artifacts import Curve, LogInfo, PredictReport, ShareReport, TuneReport
+from fewtune.errors import InputError
+from fewtune.options import ShareOptions
+from fewtune.storage.database import RECORDS, WORKLOADS
+from fewtune.storage.log_archive import log_info, require_own
+from tests import tuned_tiny
+from tests.made.sessions import events_of
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = ShareOptions(trials_per_task=2, finals=2)
+
+
+def share(directory: Path) -> ShareReport:
+    journals = tuned_tiny.scratch() / "share-journals"
+    with tuned_tiny.one_round():
+        return tuned_tiny.share(directory, journals, OPTIONS, tuned_tiny.extracted())
+
+
+@cache
+def shared() -> tuple[ShareReport, Path]:
+    directory = tuned_tiny.scratch() / "share"
+    return share(directory), directory
+
+
+def test_every_task_is_measured_in_the_model():
+    report, directory = shared()
+    names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
+    assert [line.task for line in report.tasks] == sorted((names["a"], names["c"]))
+    assert [line.task for line in report.representatives] == [names["b"]]
+    assert all(line.best_ms > 0 for line in [*report.tasks, *report.representatives])
+    assert (report.note, report.stopped_by) == ("", "converged")
+    (held,) = report.rounds
+    assert (held.name, held.tasks) == ("in the model", 3)
+    assert 0 < report.trials <= held.trials
+    assert held.spent_s >= held.run_s > 0
+    (path,) = (tuned_tiny.scratch() / "share-journals").glob("*.jsonl")
+    rounds = [event for event in events_of(path) if event["kind"] == "round"]
+    # Two processes measured; the model has other kernels than these.
+    assert all(event["rest_s"] > 0 for event in rounds)
+    points = Curve.read(directory).points
+    assert points[0].trials == TuneReport.read(tuned_tiny.tuned()).trials
+    assert points[0].elapsed_s >= PredictReport.read(tuned_tiny.predicted()).predicting_s
+    assert all(point.estimated_latency_ms > 0 for point in points)
+
+
+def test_the_log_is_of_this_machine_and_measured():
+    _, directory = shared()
+    info = LogInfo.read(directory).model_copy(update={"sha256": ""})
+    assert info == log_info(tuned_tiny.fingerprint())
+
+
+def test_a_session_that_ended_gives_the_same_again(tmp_path):
+    report, directory = shared()
+    assert share(tmp_path / "again") == report
+    for name in (WORKLOADS, RECORDS):
+        assert (tmp_path / "again" / name).read_bytes() == (directory / name).read_bytes()
+
+
+def test_a_log_measured_in_another_way_is_refused(tmp_path):
+    tuned = shutil.copytree(tuned_tiny.tuned(), tmp_path / "tuned")
+    LogInfo.read(tuned).model_copy(update={"measuring": 1}).write(tuned)
+    with pytest.raises(InputError, match="measured in another way.*run its stage again"):
+        require_own(tuned, tuned_tiny.fingerprint())
+    require_own(tuned_tiny.tuned(), tuned_tiny.fingerprint())
+    require_own(tmp_path, tuned_tiny.fingerprint())
