@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 def _command(
     commands: _Commands, function: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command, whose function is imported from ``pipelines.commands`` when it runs."""
+    """Add a command; its function is imported from ``pipelines.commands`` when it runs."""
     command = commands.add_parser(
         function.partition(":")[2],
         help=summary,
@@ -58,7 +58,7 @@ def _command(
         epilog=f"examples:\n{examples}{CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(function=f"pipelines.commands.{function}")
+    command.set_defaults(function=f"fewtune.pipelines.commands.{function}")
     return command
 
 

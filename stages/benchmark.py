@@ -5,12 +5,12 @@ from __future__ import annotations
 from fewtune.artifacts import Fingerprint, Metrics
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.result import ResultFolders
+from fewtune.stages.command import main, measuring, say
+from fewtune.stages.commit import commit
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import HEADLINE, Places
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from fewtune.util.table import number
-from stages.command import main, measuring, say
-from stages.commit import commit
-from stages.params import load_section
-from stages.paths import HEADLINE, Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, Fingerprint, Metrics
 from fewtune.benchmark.compare import Result, compare_strategies
+from fewtune.stages.command import main, measuring, say
+from fewtune.stages.commit import commit
+from fewtune.stages.params import COMPARED, load_section
+from fewtune.stages.paths import HEADLINE, Places
 from fewtune.util.files import canonical_json, whole_directory, write_text
-from stages.command import main, measuring, say
-from stages.commit import commit
-from stages.params import COMPARED, load_section
-from stages.paths import HEADLINE, Places
 
 
 def run(model: str) -> None:

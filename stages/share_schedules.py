@@ -8,11 +8,11 @@ from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
 from fewtune.measure.device import device_of
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.sharing.share import share_schedules
+from fewtune.stages.command import journalled, main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
-from stages.command import journalled, main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

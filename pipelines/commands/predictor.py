@@ -17,6 +17,8 @@ import numpy as np
 
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import tell
 from fewtune.predictor import files_of, shipped
 from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
 from fewtune.predictor.training_samples import (
@@ -31,13 +33,11 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.warm_start import measured_trials, task_samples
+from fewtune.stages.paths import Places
 from fewtune.storage.database import read_database
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
 from fewtune.util.table import MISSING, Table
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import tell
-from stages.paths import Places
 
 _SHIPPED = shipped()[0].parent
 

@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 
 from fewtune.errors import InputError
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import say, show_results, shown, tell
 from fewtune.report import kernel_tables, tables
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import say, show_results, shown, tell
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 
 def report(options: argparse.Namespace) -> int:
     """Show what is on disk."""
-    from pipelines.checkout.results import read_results
+    from fewtune.pipelines.checkout.results import read_results
 
     root = find_root()
     found = read_results(root, say, options.models or None)
@@ -40,7 +40,7 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Put recorded results side by side."""
     root = find_root()
-    from pipelines.records.compare import compare as compare_recorded
+    from fewtune.pipelines.records.compare import compare as compare_recorded
 
     table, lines = compare_recorded(root, options.results)
     table.print()
@@ -52,9 +52,9 @@ def compare(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     """Compare the latest recorded results with those before them."""
     root = find_root()
-    from pipelines.records.fleet import write_page
-    from pipelines.records.watch import raise_if_slower, watch_table
-    from pipelines.records.watch import watch as watch_recorded
+    from fewtune.pipelines.records.fleet import write_page
+    from fewtune.pipelines.records.watch import raise_if_slower, watch_table
+    from fewtune.pipelines.records.watch import watch as watch_recorded
 
     watched = watch_recorded(root, options.models or None, options.fleet)
     watch_table(watched).print()

@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError, quoted
-from pipelines.checkout.project import find_root, turn
-from pipelines.commands.given import Given
-from pipelines.commands.show import say, show_results, tell
-from stages.ending import close_output
-from stages.paths import Places
+from fewtune.pipelines.checkout.project import find_root, turn
+from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.show import say, show_results, tell
+from fewtune.stages.ending import close_output
+from fewtune.stages.paths import Places
 
 if TYPE_CHECKING:
-    from pipelines.runs.outcome import Outcome
+    from fewtune.pipelines.runs.outcome import Outcome
 
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from pipelines.checkout.parameters import change_parameters, changed_parameters
-    from pipelines.checkout.results import listed, read_results
-    from pipelines.dvc_repo.dag import require_listed
-    from pipelines.runs.run_plan import warm_process
-    from stages.params import COMPARED
+    from fewtune.pipelines.checkout.parameters import change_parameters, changed_parameters
+    from fewtune.pipelines.checkout.results import listed, read_results
+    from fewtune.pipelines.dvc_repo.dag import require_listed
+    from fewtune.pipelines.runs.run_plan import warm_process
+    from fewtune.stages.params import COMPARED
 
     root = find_root()
     path = Places(root).params
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """What is to be set in params.yaml, by key path."""
-    from pipelines.checkout.parameters import parse_setting
+    from fewtune.pipelines.checkout.parameters import parse_setting
 
     values = dict(parse_setting(text) for text in options.set)
     for key_path, value in (
@@ -102,7 +102,7 @@ def _models(named: Sequence[str], given: Given, name: str | None, root: Path) ->
         )
     names = {text: given.add(text, places.models, name) for text in sources}
     if names:
-        from pipelines.dvc_repo.track import model_files, track
+        from fewtune.pipelines.dvc_repo.track import model_files, track
 
         problem = track(root, model_files(root, names.values()))
         if problem:
@@ -114,12 +114,12 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     """Run in this process: as a flow if there is a Prefect server, else without Prefect."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        from pipelines.runs.run_plan import Steps, run_all
+        from fewtune.pipelines.runs.run_plan import Steps, run_all
 
         return run_all(models, strategies, Steps(), force=force)
     import httpx
 
-    from pipelines.flow import outcome_of, selective_tuning
+    from fewtune.pipelines.flow import outcome_of, selective_tuning
 
     try:
         state = selective_tuning(models, strategies, force=force, return_state=True)
@@ -132,9 +132,9 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
 
 def record(options: argparse.Namespace) -> int:
     """Record results that are on disk and not in MLflow; comparisons after their results."""
-    from pipelines.checkout.results import read_results
-    from pipelines.dvc_repo.dag import Result, read_dag
-    from pipelines.records.record import record_finished
+    from fewtune.pipelines.checkout.results import read_results
+    from fewtune.pipelines.dvc_repo.dag import Result, read_dag
+    from fewtune.pipelines.records.record import record_finished
 
     root, code = find_root(), 0
     with turn(root, "record", say):

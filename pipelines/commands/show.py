@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fewtune.errors import one_line, printable
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 if TYPE_CHECKING:
     from fewtune.report import tables
@@ -46,8 +46,8 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
 
 def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
     """Print which results MLflow has: it may have been out of reach when they were made."""
-    from pipelines.dvc_repo.dag import Result
-    from pipelines.records.recorded import is_recorded
+    from fewtune.pipelines.dvc_repo.dag import Result
+    from fewtune.pipelines.records.recorded import is_recorded
 
     results = [Result(each.model, each.strategy) for each in found]
     waiting = [str(result) for result in results if not is_recorded(root, result)]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
+from fewtune.pipelines.records.tracking import Store
 from fewtune.report.tables import target_name
+from fewtune.stages.params import COMPARED
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
-from pipelines.records.tracking import Store
-from stages.params import COMPARED
 
 # isort: split
 from mlflow.entities import Run

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records.conditions import is_same_model
+from fewtune.pipelines.records.noise import Latency, changed
 from fewtune.report.tables import target_name
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.conditions import is_same_model
-from pipelines.records.noise import Latency, changed
 
 # isort: split
 from mlflow import MlflowClient

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.checkout import environment
+from fewtune.pipelines.checkout import environment
 
 # isort: split
 from mlflow import MlflowClient

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records.conditions import changes, is_made_alike, is_same_model
+from fewtune.pipelines.records.noise import Change, Latency, between_runs, changed
+from fewtune.pipelines.records.registry import machine_of
+from fewtune.pipelines.records.tracking import MACHINE, Store
+from fewtune.stages.paths import Places
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.conditions import changes, is_made_alike, is_same_model
-from pipelines.records.noise import Change, Latency, between_runs, changed
-from pipelines.records.registry import machine_of
-from pipelines.records.tracking import MACHINE, Store
-from stages.paths import Places
 
 # isort: split
 from mlflow.artifacts import load_dict

@@ -20,10 +20,10 @@ from fewtune.search.cost_model import BoostedTrees, CostModelOptions
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import design_space, similarity_rate
+from fewtune.stages import build_bank as stage
+from fewtune.stages import command
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
-from stages import build_bank as stage
-from stages import command
 from tests import tuned_tiny
 from tests.made.banks import entry, made_bank, task_info, tiles
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.oneshot import models_tuned
 from fewtune.errors import InputError
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 
 def test_models_with_a_measured_run_are_found(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runs.run_plan import warm_process
+from fewtune.pipelines.runs.run_plan import warm_process
 from tests import tiny_models
 from tests.made.repository import PROJECT, Repository, ran
 

@@ -11,7 +11,7 @@ from onnx import helper
 from fewtune.model_check.check import check_here
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
-from pipelines.cli import main
+from fewtune.pipelines.cli import main
 from tests import tiny_models
 from tests.made.onnx_text import model_of
 

@@ -12,11 +12,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
+from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.commands.services import read_deployments
 from fewtune.process.warm import warm_process
-from pipelines.checkout.parameters import change_parameters, parse_setting
-from pipelines.cli import main
-from pipelines.commands.services import read_deployments
-from stages.paths import Places
+from fewtune.stages.paths import Places
 from tests import tiny_models
 from tests.made import results as made
 from tests.made.checkout import refused
@@ -36,7 +36,7 @@ def _one_warm_process():
 
 def test_help_comes_at_once():
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "fewtune.pipelines.cli", "--help"],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -128,7 +128,7 @@ def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
     def fail(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr("pipelines.commands.results.report", fail)
+    monkeypatch.setattr("fewtune.pipelines.commands.results.report", fail)
     refused(capsys, "report", code=code)
 
 
@@ -144,7 +144,7 @@ def test_an_interrupt_is_told_whatever_a_library_makes_of_it(goes_on, monkeypatc
         return goes_on(options)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr("pipelines.commands.results.report", interrupted)
+    monkeypatch.setattr("fewtune.pipelines.commands.results.report", interrupted)
     try:
         assert refused(capsys, "report", code=130) == "interrupted; the same command goes on"
     finally:
@@ -218,7 +218,7 @@ def test_settings_are_read_as_yaml():
 
 def test_deployments_name_the_flow_and_a_nightly_schedule(project, capsys, monkeypatch):
     found = read_deployments(project)
-    assert {each["entrypoint"] for each in found} == {"pipelines/flow.py:selective_tuning"}
+    assert {each["entrypoint"] for each in found} == {"fewtune.pipelines.flow.selective_tuning"}
     assert [each["schedules"] for each in found if each.get("schedules")] == [
         [{"cron": "0 2 * * *"}]
     ]

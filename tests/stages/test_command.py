@@ -14,13 +14,13 @@ from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 STAGES = [
-    f"stages.{path.stem}"
+    f"fewtune.stages.{path.stem}"
     for path in sorted((PROJECT / "stages").glob("*.py"))
     if 'main("' in path.read_text()
 ]
 STAGE = """
 import os, pathlib, sys, time
-from stages.command import main
+from fewtune.stages.command import main
 
 def run() -> None:
     try:

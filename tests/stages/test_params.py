@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError
-from stages.params import SECTIONS, load_all, load_section, options_class
+from fewtune.stages.params import SECTIONS, load_all, load_section, options_class
 
 PROJECT = Path(__file__).parents[2]
 
@@ -140,7 +140,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_checking_the_file_loads_no_compiler(params):
     # Every command checks it first: TVM and onnxruntime take a second and a half to load.
     heavy = (
-        "import sys, pathlib, stages.params; stages.params.load_all(pathlib.Path(sys.argv[1]));"
+        "import sys, pathlib; from fewtune.stages.params import load_all;"
+        "load_all(pathlib.Path(sys.argv[1]));"
         "print([m for m in ('tvm', 'onnx', 'onnxruntime', 'sklearn', 'sympy') if m in sys.modules])"
     )
     command = [sys.executable, "-c", heavy, str(params)]

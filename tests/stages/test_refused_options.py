@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fewtune.errors import InputError
-from pipelines.checkout.parameters import change_parameters, parse_setting
-from stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
-from stages.params import read_yaml as read
+from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
+from fewtune.stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
+from fewtune.stages.params import read_yaml as read
 
 PROJECT = Path(__file__).parents[2]
 PLACES = {name: f"{name}.full" if name in PER_STRATEGY else name for name in SECTIONS}

@@ -7,11 +7,11 @@ import pytest
 
 from fewtune.artifacts import LogInfo
 from fewtune.errors import InputError, JournalError
+from fewtune.pipelines.cli import main
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.storage.log_archive import merge, read_seeds
 from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session
-from pipelines.cli import main
 from tests import tuned_tiny
 
 

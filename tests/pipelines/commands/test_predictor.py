@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fewtune.pipelines import cli
+from fewtune.pipelines.commands import predictor
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
+from fewtune.stages.paths import Places
 from fewtune.task.extract import write_tasks
-from pipelines import cli
-from pipelines.commands import predictor
-from stages.paths import Places
 from tests import tuned_tiny
 
 MODEL = "tiny"

@@ -8,8 +8,8 @@ import pytest
 from dvc.repo import Repo
 
 from fewtune.errors import InputError, MachineError
-from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
-from pipelines.dvc_repo.track import track
+from fewtune.pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
+from fewtune.pipelines.dvc_repo.track import track
 from tests import small_pipeline
 
 PROJECT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
-from stages.paths import Places
+from fewtune.stages.paths import Places
 from tests.made.repository import Repository, hashes, ran
 from tests.made.tiny_pipeline import MODEL, SHOWN, STRATEGIES, tiny_pipeline
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.records.conditions import is_same_model
-from pipelines.records.tracking import Store
-from pipelines.records.watch import watch
+from fewtune.pipelines.records.conditions import is_same_model
+from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.records.watch import watch
 from tests.made.checkout import MODEL, SELECTIVE, Checkout
 
 # MLflow takes seconds to load.

@@ -11,10 +11,10 @@ import pytest
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records.mlflow_model import save_model
 from fewtune.runtime.executable import CompiledModel
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.mlflow_model import save_model
-from stages.paths import Places
+from fewtune.stages.paths import Places
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ before = set(sys.modules)
 model = mlflow.pyfunc.load_model(sys.argv[1])
 given = dict(np.load(sys.argv[2]))
 np.savez(sys.argv[3], **model.predict(given))
-assert not {"tvm", "pydantic_core", "pipelines", "stages"} & set(sys.modules) - before
+assert not {"tvm", "pydantic_core", "fewtune.pipelines"} & set(sys.modules) - before
 """
 
 

@@ -10,10 +10,10 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
-from pipelines.records import record
-from pipelines.records.compare import compare
-from pipelines.records.registry import machine_of
-from pipelines.records.tracking import EXPERIMENT, KEY, Store
+from fewtune.pipelines.records import record
+from fewtune.pipelines.records.compare import compare
+from fewtune.pipelines.records.registry import machine_of
+from fewtune.pipelines.records.tracking import EXPERIMENT, KEY, Store
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 

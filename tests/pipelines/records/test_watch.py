@@ -6,9 +6,9 @@ import pytest
 
 from fewtune.artifacts import BenchmarkReport
 from fewtune.errors import InputError, RegressionError
-from pipelines.cli import main
-from pipelines.records.noise import Latency, changed
-from pipelines.records.watch import raise_if_slower, watch, watch_table
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.records.noise import Latency, changed
+from fewtune.pipelines.records.watch import raise_if_slower, watch, watch_table
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 

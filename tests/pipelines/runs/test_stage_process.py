@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from fewtune.errors import MachineError
-from pipelines.runs import stage_process
+from fewtune.pipelines.runs import stage_process
 from tests import small_pipeline
 from tests.waiting import until
 
