@@ -51,8 +51,6 @@ class GraphBuilder(KnownValues):
         Version of each operator set, by its domain.
     refusals : list of str
         Reasons why nodes could not be expanded.
-    sequences : dict of list of str
-        Values that are sequences, with their tensors.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class GraphBuilder(KnownValues):
         self._model = model
         self._handlers, self._most = handlers, most
         self.refusals: list[str] = []
-        self.sequences: dict[str, list[str]] = {}
         self._nodes: list[NodeProto] = []
 
     @property
@@ -132,9 +129,6 @@ class GraphBuilder(KnownValues):
             Names that its nested graphs see.
         """
         domain = "" if node.domain in STANDARD else node.domain
-        if node.op_type == "Identity" and node.input[0] in self.sequences:
-            self.sequences[node.output[0]] = self.sequences[node.input[0]]
-            return
         handler = self._handlers.get((domain, node.op_type))
         if handler is not None and handler(self, node, scope):
             return
