@@ -47,8 +47,6 @@ class GraphBuilder(KnownValues):
     ----------
     opset : int
         Version of ONNX's own operator set.
-    opsets : dict of int
-        Version of each operator set, by its domain.
     refusals : list of str
         Reasons why nodes could not be expanded.
     """
@@ -219,10 +217,6 @@ class GraphBuilder(KnownValues):
         if len(parts) == 1:
             return self.op("Identity", parts, output) if output is not None else parts[0]
         return self.op("Concat", parts, output, axis=axis)
-
-    def stack(self, parts: Sequence[str], axis: int, output: str | None = None) -> str:
-        """Join values along a new axis."""
-        return self.concat([self.unsqueeze(part, axis) for part in parts], axis, output)
 
     # The result
 
