@@ -217,7 +217,7 @@ def _add_results(commands: _Commands) -> None:
         "results:compare",
         "show recorded results side by side, from MLflow",
         "Compare two or more results recorded in MLflow, with their conditions. A model stands for "
-        "the latest result of each of its strategies.",
+        "the latest result of each of its strategies; with one strategy, for its latest two.",
         "  fewtune compare squeezenet                   selective against full\n"
         "  fewtune compare squeezenet-selective 4f2a91c0\n",
     )

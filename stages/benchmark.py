@@ -8,7 +8,7 @@ from fewtune.benchmark.result import ResultFolders
 from fewtune.stages.command import main, measuring, say
 from fewtune.stages.commit import commit
 from fewtune.stages.params import load_section
-from fewtune.stages.paths import HEADLINE, Places
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from fewtune.util.table import number
 
@@ -36,8 +36,8 @@ def run(model: str, strategy: str) -> None:
             directory,
             commit=commit(),
         )
-        figures = Metrics.read(directory).headline()
-        write_text(directory / HEADLINE, canonical_json(figures))
+    figures = Metrics.read(places.benchmarked(model, strategy)).headline()
+    write_text(places.figures(model, strategy), canonical_json(figures))
     medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
     say(f"{model} ({strategy}): {medians}")
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fewtune.errors import InputError
-from fewtune.model.registration import check_name
+from fewtune.model.registration import RESERVED_NAMES, check_name
 from fewtune.pipelines.checkout.project import find_root
 from fewtune.pipelines.commands.show import shown, tell
 from fewtune.stages.paths import Places
@@ -47,7 +47,8 @@ def bank(options: argparse.Namespace) -> int:
         tell(f"{file}: {manifest.schedules} schedules of {manifest.workloads} workloads")
         return 0
     name = options.name or file.stem
-    check_name(name)
+    if name not in RESERVED_NAMES:  # of folders below out/
+        check_name(name)
     folder = places.banked_logs / name
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{shown(folder)} is there already: give another --name, or remove it")

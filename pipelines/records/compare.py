@@ -54,7 +54,8 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
         The checkout.
     names : sequence of str
         Models, run names (``<model>-<strategy>``), run ids or their beginnings. A model means the
-        latest result of each of its strategies, the selective one first.
+        latest result of each of its strategies, the selective one first; of one strategy, its
+        latest result and the one before.
 
     Returns
     -------
@@ -89,10 +90,10 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
 
 def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
     """The runs that ``name`` means."""
-    latest: dict[str, Run] = {}
-    for run in recorded:
-        if run.data.tags["model"] == name:
-            latest.setdefault(run.data.tags["strategy"], run)
+    of_model = [run for run in recorded if run.data.tags["model"] == name]
+    latest = {run.data.tags["strategy"]: run for run in reversed(of_model)}
+    if len(latest) == 1:
+        return of_model[1::-1]
     if latest:
         order = [*COMPARED, *sorted(latest)]
         return [latest[key] for key in sorted(latest, key=order.index)]

@@ -29,23 +29,13 @@ ALL = {
     f"import_model@{MODEL}",
     f"extract_tasks@{MODEL}",
     f"compare@{MODEL}",
-    f"show_comparison@{MODEL}",
     *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
-        for stage in (
-            "select_tasks",
-            "tune",
-            "share_schedules",
-            "compile",
-            "benchmark",
-            "show_result",
-        )
+        for stage in ("select_tasks", "tune", "share_schedules", "compile", "benchmark")
         for strategy in STRATEGIES
     ),
 }
-
-SHOWN = {name for name in ALL if name.startswith("show_")}
 
 
 def _results(folder: str, names: list[str]) -> list[str]:

@@ -97,6 +97,8 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
             "no result of squeezenet is on disk: make it with `fewtune run ",
         ),
         (["compare", "squeezenet"], "nothing is recorded in MLflow yet"),
+        (["bank", "import", "bank.f"], "bank.f"),
+        (["bank", "import", "bank.f", "--name", "../x"], "'../x' is not plain"),
         (["ui", "--port", "0"], "port 0 is none"),
         (["run", "--target", "quantum"], "target 'quantum' is not one that TVM knows"),
     ],

@@ -147,6 +147,14 @@ def test_results_are_put_side_by_side(checkout):
     assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
 
 
+def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
+    for latency_ms in (90.0, 50.0, 40.0):
+        checkout.write(SELECTIVE, latency_ms=latency_ms)
+        checkout.record(SELECTIVE)
+    table, _ = compare(checkout.root, [MODEL])
+    assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
+
+
 def test_other_machines_are_warned_about(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
