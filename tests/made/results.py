@@ -16,6 +16,7 @@ from fewtune.artifacts import (
     KernelRow,
     LatencyStats,
     Metrics,
+    ShareReport,
     Spread,
     TensorSpec,
 )
@@ -166,6 +167,13 @@ def comparison(
         max_relative_error=2.5e-6,
         conditions=conditions(),
     )
+
+
+def share_report(model: str = "net", **given: object) -> ShareReport:
+    """A sharing that tuned nothing."""
+    fields = {"tasks": [], "rounds": [], "trials": 0, "sharing_s": 0.0}
+    fields |= {"strategy": "selective", "stopped_by": "nothing_to_tune"}
+    return ShareReport(model=model, **{**fields, **given})
 
 
 def curve() -> Curve:

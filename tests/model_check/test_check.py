@@ -83,12 +83,6 @@ def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path):
     assert not check(path, dimensions={"?": 2}).ok
 
 
-def test_nodes_in_any_order_are_sorted(tmp_path):
-    model = model_of("(float[1,4] x) => (float[1,4] z) {z = Exp (y) y = Relu (x)}")
-    report = check(saved(model, tmp_path))
-    assert report.ok, report.reason
-
-
 def test_weights_that_are_nan_are_named(tmp_path):
     shift = np.array([0, np.nan, 1, 2], np.float32)
     model = model_of("(float[1,4] x) => (float[1,4] y) {y = Add (x, shift)}", shift=shift)

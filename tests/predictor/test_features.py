@@ -5,15 +5,13 @@ from math import log2
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fewtune.model.passes import winograd
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import has_feature, te
 from fewtune.schedule.access import Walk, touched_elements
-from fewtune.schedule.space.design_space import LOCATION, TILE, Point
+from fewtune.schedule.space.design_space import LOCATION, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import task_module
@@ -46,39 +44,6 @@ def test_features_say_what_a_tile_holds():
     assert found["register_data"] == log2(4 * 2 * 4)
     assert found["cache_results"] == log2(4 * 2 * 8)
     assert found["threads"] == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "vectors", "parted"),
-    # Threads take what comes first: the rows, unless these are left whole.
-    [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
-    + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
-)
-def test_what_threads_part_is_told(rows, vectors, parted):
-    program = recorded.space().programs[0]
-    tiles = iter([rows, vectors, (1, 4)])
-    decisions = tuple(
-        next(tiles) if isinstance(choice.default, tuple) else 1 for choice in program.choices
-    )
-    (row,) = features([Point(program.number, decisions)])
-    assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted
-
-
-@pytest.mark.parametrize(
-    ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
-)
-def test_tiles_are_what_was_parted_before_winograds_products(places, count, parted):
-    tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
-    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
-    space = SearchSpace(task_module(function), recorded.space().target)
-    contraction = Prior(space).contraction
-    assert contraction is not None
-    program = space.programs[0]
-    decided = iter([(*places, 1, 1), (*count, 1, 1), (1, 1, 1, 32), (4, 4)])
-    decisions = tuple(next(decided) if choice.kind == TILE else 1 for choice in program.choices)
-    found = DecisionFeatures(space.programs, contraction, is_cold=False)
-    (row,) = found.of([Point(program.number, decisions)])
-    assert named(row)["parted_alike"] == parted
 
 
 def test_a_window_touches_what_its_rows_share_once():

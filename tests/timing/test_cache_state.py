@@ -56,19 +56,6 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
         assert all(one.same_as(other) for one, other in zip(given, expected, strict=True))
 
 
-def test_weights_that_leave_nothing_in_the_cache_are_not_flushed():
-    small, large = _ones(512), _ones(514)
-    assert [each.shape for each in cache_state.to_be_flushed([small, large], 1024)] == [(2, 256)]
-    assert len(cache_state.to_be_flushed([small, large], None)) == 2
-
-
-def test_activations_that_the_cores_caches_hold_are_rewritten():
-    offsets = tvm.runtime.tensor(np.ones((1, 1024), "float32"))
-    activations = [offsets, _ones(1022), _ones(1024), _ones(1026), _ones(1024, "int32")]
-    assert [each.shape for each in cache_state.to_be_rewritten(activations, 4096)] == [(2, 512)]
-    assert cache_state.to_be_rewritten(activations, None) == []
-
-
 def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches():
     data, result = _ones(1024), _ones(512)
     assert cache_state.to_be_evicted([data, result], 4096, 2**20) == []
