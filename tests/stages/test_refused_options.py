@@ -100,9 +100,3 @@ def test_no_path_leaves_its_folder(root, setting, folder):
             link.symlink_to("/etc" if name == "logs" else PROJECT / "predictors")
     with pytest.raises(InputError, match=f"give {folder}, or a path below it|there is no"):
         change_parameters(root / "params.yaml", dict([parse_setting(setting)]))
-
-
-def test_dvc_reads_no_key_that_may_be_left_out():
-    text = (PROJECT / "dvc.yaml").read_text()
-    named = {part.split("}")[0] for part in text.split("${")[1:]}
-    assert named <= {*LISTS, "item.model", "item.strategy"}

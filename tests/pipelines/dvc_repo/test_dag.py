@@ -72,19 +72,6 @@ def test_an_unknown_result_is_named(dag, result, expected):
         dag.plan([result])
 
 
-def test_a_models_name_may_look_like_a_result(tmp_path):
-    """A model called `good-selective` has stages whose names end as a result's do."""
-    root = small_pipeline.make(tmp_path)
-    params = root / "params.yaml"
-    params.write_text(params.read_text().replace("[good, bad]", "[good, good-selective]"))
-    assert names(read_dag(root), GOOD)[1:] == [
-        "prepare@good",
-        "search@good-selective",
-        "finish@good-selective",
-        "join@good",
-    ]
-
-
 GATHER = """\
   gather:
     matrix:

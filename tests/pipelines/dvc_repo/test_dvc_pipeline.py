@@ -79,28 +79,6 @@ def test_a_second_run_does_nothing(repository):
     assert repository.changed() == {}
 
 
-def test_a_parameter_concerns_its_own_stage_only(repository):
-    kept = repository.places.params.read_bytes()
-    changes = {"import_model.seed": 1, "tune.trials_per_task": 5, "compare.rounds": 4}
-    changes["select_tasks.selective.min_share"] = 0.002
-    for key_path, value in changes.items():
-        repository.set(key_path, value)
-    try:
-        changed = repository.changed()
-    finally:
-        repository.places.params.write_bytes(kept)
-    sections = {
-        f"import_model@{MODEL}": "import_model",
-        f"select_tasks@{MODEL}-selective": "select_tasks.selective",
-        **{f"tune@{MODEL}-{strategy}": "tune" for strategy in STRATEGIES},
-        f"compare@{MODEL}": "compare",
-    }
-    assert changed == {
-        stage: [{"changed deps": {"params.yaml": {section: "modified"}}}]
-        for stage, section in sections.items()
-    }
-
-
 def test_a_changed_parameter_reruns_what_depends_on_it(repository):
     kept = repository.places.params.read_bytes()
     before = hashes(repository)

@@ -99,12 +99,6 @@ def test_what_was_cut_short_is_as_before(tmp_path, left):
     assert file.read_text() == ONE
 
 
-def test_a_first_lock_file_that_was_cut_short_goes(tmp_path):
-    file = killed(tmp_path, None, "sche")
-    mend_lock_file(tmp_path)
-    assert not file.exists()
-
-
 def test_what_was_written_whole_stays(tmp_path):
     file = killed(tmp_path, ONE, TWO)
     mend_lock_file(tmp_path)

@@ -98,16 +98,6 @@ def test_it_describes_itself(saved, inputs):
     assert {line.partition("=")[0] for line in requirements} == {"numpy", "mlflow"}
 
 
-def test_inputs_that_do_not_fit_are_refused(saved, inputs):
-    import mlflow.pyfunc
-    from mlflow.exceptions import MlflowException
-
-    model = mlflow.pyfunc.load_model(str(saved))
-    name, value = next(iter(inputs.items()))
-    with pytest.raises(MlflowException, match="shape"):
-        model.predict({name: value[..., :1]})
-
-
 def test_a_library_that_is_gone_is_told(saved, tmp_path):
     root = tmp_path / "checkout"
     shutil.copytree(saved.parent / "out", root / "out")

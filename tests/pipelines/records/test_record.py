@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
 from fewtune.pipelines.records import record
 from fewtune.pipelines.records.compare import compare
 from fewtune.pipelines.records.registry import machine_of
-from fewtune.pipelines.records.tracking import EXPERIMENT, KEY, Store
+from fewtune.pipelines.records.tracking import KEY, Store
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
@@ -116,14 +115,6 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout):
     assert len([run for run in store.find({}) if run.info.run_name == "results-table"]) == 2
 
 
-def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout):
-    checkout.write(SELECTIVE, tuning_s=251.0)
-    checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
-    checkout.compare()
-    checkout.record(SELECTIVE)
-    assert "no comparison" in record.record_comparison(checkout.root, MODEL, pytest.fail)
-
-
 def test_results_are_put_side_by_side(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
@@ -155,17 +146,6 @@ def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
     assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
 
 
-def test_other_machines_are_warned_about(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    checkout.write(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
-    checkout.record(FULL)
-    _, lines = compare(checkout.root, [MODEL])
-    assert lines == [
-        "warning: measured on different machines or versions, not comparable: device differ"
-    ]
-
-
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
 def test_an_unrecorded_name_is_refused(checkout, name):
     checkout.write(SELECTIVE)
@@ -189,18 +169,6 @@ def test_a_store_that_cannot_be_used_is_one_line(checkout, monkeypatch):
     with pytest.raises(MachineError, match="MLflow at nonsense://.*@somewhere cannot") as told:
         Store(checkout.root)
     assert "secret" not in str(told.value)
-
-
-def test_an_experiment_that_another_worker_makes_meanwhile_is_used(checkout, monkeypatch):
-    create = MlflowClient.create_experiment
-
-    def both(client: MlflowClient, *arguments: object, **options: object) -> str:
-        create(client, *arguments, **options)
-        return create(client, *arguments, **options)
-
-    monkeypatch.setattr(MlflowClient, "create_experiment", both)
-    store = Store(checkout.root)
-    assert store.client.get_experiment(store.experiment_id).name == EXPERIMENT
 
 
 def versions(checkout: Checkout) -> dict[str, str]:
