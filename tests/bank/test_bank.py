@@ -122,10 +122,6 @@ def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path):
     cost_model = BoostedTrees()
     bank.teach(cost_model)
     assert cost_model.samples == 0
-    tasks, options = tuned_tiny.tasks(), SelectOptions(min_share=0)
-    given = {"target": tuned_tiny.target(), "model": "tiny", "strategy": "selective"}
-    without, _ = select_tasks(tasks, options, **given)
-    assert select_tasks(tasks, options, **given, bank=bank)[0] == without
 
 
 @pytest.mark.slow

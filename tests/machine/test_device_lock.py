@@ -122,17 +122,6 @@ def test_what_is_no_file_is_refused_in_a_line(make):
         pass
 
 
-def test_a_lock_that_was_tidied_away_is_made_anew():
-    with another_process("tune tiny", 0.5) as holder:
-        wait_until_held(holder)
-
-        def tidy(_: str) -> None:
-            device_lock.lock_path(DEVICE).unlink()
-
-        with device_lock.device_lock(DEVICE, "benchmark", tidy, poll_s=0.02):
-            assert device_lock.lock_path(DEVICE).is_file()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_users_exclude_each_other(monkeypatch):

@@ -72,6 +72,11 @@ class Checkout:
         stages = [stage.format(result.strategy) for stage in STAGES]
         return record.record_result(self.root, result, stages, [self.log])
 
+    def measured(self, result: Result, **figures: object) -> str:
+        """Write a result and record it."""
+        self.write(result, **figures)
+        return self.record(result)
+
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
     """The one line that a refused command says."""

@@ -60,22 +60,6 @@ def test_a_window_touches_what_its_rows_share_once():
     assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
 
 
-def test_every_point_of_a_convolution_has_features():
-    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    prior = Prior(space)
-    assert prior.contraction is not None
-    found = DecisionFeatures(space.programs, prior.contraction, is_cold=True)
-    random = np.random.default_rng(0)
-    rows = found.of([prior.draw(random) for _ in range(64)])
-    assert found.is_usable
-    assert rows.shape == (64, len(NAMES))
-    assert np.isfinite(rows).all()
-    assert set(rows[:, NAMES.index("is_cold")]) == {1.0}
-    # What tells one task from another is the same of all its points.
-    assert len(np.unique(rows[:, : NAMES.index("elements")], axis=0)) == 1
-    assert len(np.unique(rows, axis=0)) > 16
-
-
 def test_where_data_is_padded_is_told_apart():
     space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
     prior = Prior(space)

@@ -1,17 +1,14 @@
 """Numbers of threads: features of them, trained on several, extrapolated beyond, and said so."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fewtune.errors import InputError
 from fewtune.predictor import shipped
 from fewtune.predictor.feature_names import OF_CORES, OF_POINTS, with_cores
 from fewtune.predictor.predictor import consensus_for, extrapolated, predictor_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.predictor.training_samples import Sampled, read_samples, write_samples
 from fewtune.runtime.tvm import tvm
 
 CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
@@ -77,11 +74,3 @@ def test_samples_kept_before_are_of_their_number_of_threads(tmp_path):
     for name in ("new.npz", "old.npz"):
         ((_, samples),), _ = read_samples(tmp_path / name)
         np.testing.assert_array_equal(samples.features, rows)
-
-
-def test_samples_of_several_numbers_are_mixed_and_processors_are_not():
-    one = {**CONDITIONS, "threads": 1, "target": {**CPU, "num-cores": 1}}
-    require_alike(Path("one.npz"), one, CONDITIONS)
-    with pytest.raises(InputError, match="have target .*znver4"):
-        other = {**CPU, "mcpu": "znver4", "num-cores": 1}
-        require_alike(Path("one.npz"), {**one, "target": other}, CONDITIONS)

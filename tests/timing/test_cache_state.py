@@ -7,11 +7,10 @@ import pytest
 
 from fewtune.machine import host
 from fewtune.measure.measurer import module_specs
-from fewtune.model.passes import winograd
-from fewtune.runtime.tvm import build, te, tvm
+from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_state import PreparedKernel, parallel_axis, rewriter, sliced
+from fewtune.timing.cache_state import PreparedKernel, rewriter, sliced
 from tests import tuned_tiny
 
 
@@ -83,18 +82,3 @@ def test_rewriting_twice_leaves_what_was_there(threads, axis, shape, rewritten):
     assert np.array_equal(once[:, rewritten:], drawn[:, rewritten:])
     rewrite(slices)
     assert np.array_equal(tensor.numpy().reshape(shape), drawn)
-
-
-def test_products_of_winograds_tiles_are_parted_along_the_tiles():
-    tiles, weights = te.placeholder((36, 8, 16)), te.placeholder((36, 16, 32))
-    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
-    module = tvm.IRModule({"main": function})
-    assert parallel_axis(tvm.ir.save_json(module)) == 1
-    schedule = tvm.s_tir.Schedule(module)
-    schedule.decompose_reduction(
-        schedule.get_sblock(winograd.PRODUCTS),
-        schedule.get_loops(schedule.get_sblock(winograd.PRODUCTS))[-1],
-    )
-    assert parallel_axis(tvm.ir.save_json(schedule.mod)) == 1
-    plain = tuned_tiny.convolutions()["b"].mod
-    assert parallel_axis(tvm.ir.save_json(plain)) == 0

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
-    checkout.write(SELECTIVE)
-    assert "is recorded" in checkout.record(SELECTIVE)
+    assert "is recorded" in checkout.measured(SELECTIVE)
     store = Store(checkout.root)
     (run,) = store.find({})
     assert run.info.run_name == "net-selective"
@@ -62,12 +61,10 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
 
 
 def test_a_result_is_recorded_once(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     assert "in MLflow already" in checkout.record(SELECTIVE)
     assert len(Store(checkout.root).find({})) == 1
-    checkout.write(SELECTIVE, latency_ms=48.0)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=48.0)
     assert len(Store(checkout.root).find({})) == 2
 
 
@@ -116,12 +113,10 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout):
 
 
 def test_results_are_put_side_by_side(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="only one result of net .* --strategy full"):
         compare(checkout.root, [MODEL])
-    checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
-    checkout.record(FULL)
+    checkout.measured(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
     table, lines = compare(checkout.root, [MODEL])
     assert [heading.split(" ")[0] for heading in table.headings] == [
         "",
@@ -148,8 +143,7 @@ def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
 
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
 def test_an_unrecorded_name_is_refused(checkout, name):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="is not recorded in MLflow"):
         compare(checkout.root, [name])
 
@@ -182,8 +176,7 @@ def versions(checkout: Checkout) -> dict[str, str]:
 
 
 def test_a_result_is_a_version_of_its_model(checkout):
-    checkout.write(SELECTIVE)
-    assert "version 1 of net, its champion now" in checkout.record(SELECTIVE)
+    assert "version 1 of net, its champion now" in checkout.measured(SELECTIVE)
     client = Store(checkout.root).client
     version = client.get_model_version(MODEL, "1")
     fingerprint = made.fingerprint()
@@ -201,11 +194,11 @@ def test_the_champion_is_faster_by_more_than_the_noise(checkout):
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.
     for latency_ms, fastest in ((50.0, "50"), (47.0, "50"), (40.0, "40"), (60.0, "40")):
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
         assert versions(checkout) == {"champion": fastest, mine: fastest}
-    checkout.write(SELECTIVE, latency_ms=10.0, device="Other CPU")
-    assert "for this machine and threads now (champion: 3)" in checkout.record(SELECTIVE)
+    assert "for this machine and threads now (champion: 3)" in checkout.measured(
+        SELECTIVE, latency_ms=10.0, device="Other CPU"
+    )
     other = f"champion-{machine_of(made.fingerprint('Other CPU'))}"
     # Another machine's library is no better library for this one.
     assert versions(checkout) == {"champion": "40", mine: "40", other: "10"}

@@ -35,13 +35,11 @@ def slower(kernel_ms: float, **versions: str) -> Callable[[dict], None]:
 
 
 def test_a_slower_result_names_kernel_version_and_stage(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
     rewrite(checkout, slower(2.5, numpy="9.9"))
     checkout.record(SELECTIVE)
-    checkout.write(FULL)
-    checkout.record(FULL)
+    checkout.measured(FULL)
     full, selective = watch(checkout.root)
     assert not full.line()
     with pytest.raises(RegressionError) as raised:
@@ -54,8 +52,7 @@ def test_a_slower_result_names_kernel_version_and_stage(checkout):
 
 def test_what_lies_within_the_noise_is_no_regression(checkout):
     for latency_ms in (50.0, 56.0):
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
     (found,) = watch(checkout.root)
     assert found.change is not None
     assert found.change.verdict == "same"
@@ -96,8 +93,7 @@ def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout):
 
 
 def test_a_slower_machine_is_no_regression(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
 
     def all_slower(content: dict) -> None:
@@ -116,10 +112,8 @@ def test_a_slower_machine_is_no_regression(checkout):
 
 
 def test_results_of_other_machines_are_not_compared(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    checkout.write(SELECTIVE, latency_ms=90.0, device="Other CPU")
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=90.0, device="Other CPU")
     found = watch(checkout.root, fleet=True)
     assert [each.change for each in found] == [None, None]
     named = [row[2] for row in watch_table(found).rows]
@@ -132,11 +126,9 @@ def test_results_of_other_machines_are_not_compared(checkout):
 def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, capsys):
     monkeypatch.chdir(checkout.root)
     (checkout.root / "dvc.yaml").write_text("stages: {}\n")
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     assert main(["watch", "--page", "page"]) == 0
-    checkout.write(SELECTIVE, latency_ms=75.0)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=75.0)
     capsys.readouterr()
     assert main(["watch", MODEL, "--page", "page"]) == 6
     said = capsys.readouterr()

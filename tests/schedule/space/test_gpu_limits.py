@@ -46,20 +46,6 @@ def refused() -> Point:
     return next(point for point in drawn if not space().can_hold(point))
 
 
-def test_neighbours_are_within_the_limits():
-    random = np.random.default_rng(0)
-    point = space().random_point(random)
-    visited = {point}
-    for _ in range(120):
-        point = space().changed(point, random)
-        assert space().can_hold(point)
-        visited.add(point)
-    assert len(visited) > 40
-    # The limits do refuse neighbours.
-    drawn = [space().any_neighbour(point, random) for _ in range(120)]
-    assert not all(map(space().can_hold, drawn))
-
-
 def test_a_search_applies_only_points_within_the_limits(monkeypatch):
     applied: list[Point] = []
 

@@ -77,16 +77,6 @@ def test_other_weights_are_not_drawn_as_streamed(rows, channels, free):
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
 
 
-def test_flushing_leaves_a_buffer_as_it_is():
-    values = [np.arange(size, dtype="float32") for size in (1, 15, 16, 1000)]
-    tensors = [tvm.runtime.tensor(each) for each in values]
-    whole = tvm.runtime.tensor(np.arange(24, dtype="int8").reshape(2, 12))
-    flusher(tuned_tiny.target(), tuned_tiny.fingerprint().threads)(*tensors, whole)
-    for tensor, expected in zip(tensors, values, strict=True):
-        np.testing.assert_array_equal(tensor.numpy(), expected)
-    np.testing.assert_array_equal(whole.numpy().ravel(), np.arange(24))
-
-
 def test_lines_are_flushed_without_waiting_for_each_other():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     assembly = compiled(flush_kernel(2), target=target).inspect_source("s")

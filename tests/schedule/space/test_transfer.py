@@ -89,26 +89,3 @@ def test_a_vector_stays_a_vector():
     assert nearest_tile((1, 1, 1, 16), 13, 64) == (1, 1, 1, 13)
     # A factor of two is no vector, so the nearest factor is taken.
     assert nearest_tile((4, 1, 1, 2), 9, 64) == (3, 1, 1, 3)
-
-
-@pytest.mark.slow
-def test_a_schedule_keeps_the_tile_after_which_results_are_written_back():
-    ours = SearchSpace(convolution(14, 32, 64), tuned_tiny.target())
-    like = SearchSpace(convolution(28, 64, 32), tuned_tiny.target())
-    forms = {program.form for program in ours.programs}
-    # Programs with the same instructions differ in that tile only.
-    assert len(forms) == len(ours.programs) > len({len(form) for form in forms})
-    random = np.random.default_rng(4)
-    tried = 0
-    for _ in range(24):
-        made = ours.make(ours.random_point(random))
-        if made.schedule is None:
-            continue
-        tried += 1
-        donation = Donation.of(made.schedule.trace)
-        (again,) = move([donation], ours)
-        assert again.point == made.point
-        (other,) = move([donation], like)
-        form = like.programs[other.point.program].form
-        assert form == ours.programs[made.point.program].form
-    assert tried > len(forms)
