@@ -63,6 +63,13 @@ def _flag(command: _Parser, name: str, meaning: str) -> None:
     command.add_argument(name, action="store_true", help=meaning)
 
 
+_WIDE = "every column, not only those that fit 80 letters"
+
+
+def _json(command: argparse._ActionsContainer) -> None:
+    command.add_argument("--json", action="store_true", help="as JSON on standard output")
+
+
 def _several(command: _Parser, name: str, form: str, meaning: str) -> None:
     meaning = f"{meaning}; may be given several times"
     command.add_argument(name, action="append", default=[], metavar=form, help=meaning)
@@ -104,7 +111,7 @@ def check(command: _Parser) -> None:
       fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json
     """
     command.add_argument("source", metavar="MODEL", help=f"{_SOURCE}, or a registered name")
-    _flag(command, "--json", "as JSON on standard output")
+    _json(command)
     _input_options(command)
     _seed(command)
 
@@ -119,7 +126,7 @@ def info(command: _Parser) -> None:
       fewtune info model.so --json
     """
     command.add_argument("library", metavar="LIBRARY", help="path of a model.so")
-    _flag(command, "--json", "as JSON on standard output")
+    _json(command)
 
 
 def add(command: _Parser) -> None:
@@ -190,6 +197,11 @@ def run(command: _Parser) -> None:
     _several(command, "--set", "KEY.PATH=VALUE", "any other parameter")
     again = "run every stage of these models again, also where nothing changed"
     _flag(command, "--force", f"{again}: after an update of fewtune, or a noisy hour")
+    _flag(command, "--wide", _WIDE)
+    _json(command)
+    told = command.add_mutually_exclusive_group()
+    told.add_argument("--quiet", action="store_true", help="no progress, only results and errors")
+    told.add_argument("--verbose", action="store_true", help="also what the library and TVM log")
     _input_options(command)
 
 
@@ -216,7 +228,10 @@ def report(command: _Parser) -> None:
     """
     _only_models(command)
     _flag(command, "--kernels", "and each result's kernels")
-    _flag(command, "--markdown", "as markdown")
+    _flag(command, "--wide", _WIDE)
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="as markdown")
+    _json(form)
 
 
 def compare(command: _Parser) -> None:
@@ -231,6 +246,7 @@ def compare(command: _Parser) -> None:
     """
     named = "a model, a run's name, id or its beginning"
     command.add_argument("results", nargs="+", metavar="MODEL|RUN", help=named)
+    _json(command)
 
 
 def watch(command: _Parser) -> None:
@@ -247,6 +263,8 @@ def watch(command: _Parser) -> None:
     """
     _only_models(command)
     _flag(command, "--fleet", "results of every machine, not of this one only")
+    _flag(command, "--wide", _WIDE)
+    _json(command)
     page = "folder for fleet.md and fleet.png (default .fewtune/fleet)"
     command.add_argument("--page", metavar="DIR", help=page)
 
@@ -312,7 +330,8 @@ def predictor(command: _Parser) -> None:
     train.add_argument("--most-trials", type=int, metavar="N", help=most)
     output = "without ending, such as predictors/mine"
     train.add_argument("--output", required=True, metavar="PATH", help=output)
-    kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")
+    listed = "those that come with fewtune, and those of predictors/"
+    _json(kinds.add_parser("list", help=listed))
     about = kinds.add_parser("info", help="what one was trained on")
     about.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
 

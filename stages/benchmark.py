@@ -39,7 +39,9 @@ def run(model: str, strategy: str) -> None:
     figures = Metrics.read(places.benchmarked(model, strategy)).headline()
     write_text(places.figures(model, strategy), canonical_json(figures))
     medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
-    say(f"{model} ({strategy}): {medians}")
+    say(f"{model} ({strategy}): {medians}{', disturbed' if report.disturbed else ''}")
+    if report.disturbed:
+        say(f"disturbed: {report.disturbed}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
+import os
 import shutil
 import signal
 import sys
@@ -19,6 +21,8 @@ from fewtune.stages.parent_watch import end_with_starter
 from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
 
+# If it is set, stages print what the library logs.
+VERBOSE = "FEWTUNE_VERBOSE"
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
 
@@ -73,6 +77,9 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
         parser.add_argument(f"--{name}", required=True)
     options = vars(parser.parse_args(arguments))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get(VERBOSE):
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("fewtune").setLevel(logging.DEBUG)
 
     def work() -> int:
         end_with_starter()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parent.parent
 QUICK = {
-    "benchmark": {"rounds": 3, "copies": 1},
+    "benchmark": {"rounds": 3, "copies": 1, "wait_s": 0},
     "share_schedules": {"finals": 0, "trials_per_task": 1},
 }
 

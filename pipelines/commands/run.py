@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError, quoted
 from fewtune.pipelines.checkout.project import find_root, turn
 from fewtune.pipelines.commands.given import Given
-from fewtune.pipelines.commands.show import say, show_results, tell
+from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, tell
+from fewtune.process.child_python import SHOW_STDERR
+from fewtune.stages.command import VERBOSE
 from fewtune.stages.ending import close_output
 from fewtune.stages.paths import Places
 
@@ -30,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     root = find_root()
     path = Places(root).params
     values, given = _settings(options), Given.of(options)
-    with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
+    purpose = f"run {' '.join(options.models) or 'all models'}"
+    with _progress_apart(options), turn(root, purpose, say), warm_process(root):
         # Everything is checked before anything is written.
         _, _, params = changed_parameters(path, values)
         if any(key.partition(".")[0] == "fingerprint" for key in values):
@@ -47,7 +53,13 @@ def run(options: argparse.Namespace) -> int:
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:
-        show_results(read_results(root, say, models), root)
+        found = read_results(root, say, models)
+        if options.json:
+            failures = [asdict(each) for each in outcome.failures]
+            done = {"results": results_json(found, root), "failures": failures}
+            show_json({**done, "skipped": outcome.skipped, "exit_code": outcome.exit_code})
+        else:
+            show_results(found, root, options.wide)
     except BrokenPipeError:
         # The outcome is still printed to standard error.
         close_output()
@@ -56,6 +68,20 @@ def run(options: argparse.Namespace) -> int:
     if outcome.skipped:
         say(f"fewtune: skipped for it: {', '.join(outcome.skipped)}")
     return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _progress_apart(options: argparse.Namespace) -> Iterator[None]:
+    """Keep progress off standard output, where it is to hold JSON, or nothing but the results."""
+    if options.verbose:
+        os.environ |= {VERBOSE: "1", SHOW_STDERR: "1"}
+    with contextlib.ExitStack() as stack:
+        if options.quiet:
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        elif options.json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
-from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.records.tracking import DISTURBED, Store
 from fewtune.report.tables import target_name
 from fewtune.stages.params import COMPARED
 from fewtune.util.table import MISSING, Table, number
@@ -42,11 +42,11 @@ _CONDITIONS = {
     "shared schedules": "share_schedules.top",
     "seed": "tune.seed",
 }
-_TAGS = {"measured": "measured", "git commit": "git_commit"}
+_TAGS = {"measured": "measured", "disturbed": DISTURBED, "git commit": "git_commit"}
 
 
-def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
-    """Put recorded results side by side.
+def runs_named(root: Path, names: Sequence[str]) -> list[Run]:
+    """Two or more recorded results.
 
     Parameters
     ----------
@@ -56,13 +56,6 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
         Models, run names (``<model>-<strategy>``), run ids or their beginnings. A model means the
         latest result of each of its strategies, the selective one first; of one strategy, its
         latest result and the one before.
-
-    Returns
-    -------
-    table : Table
-        One column for each result.
-    lines : list of str
-        Ratios of the figures, and reasons why they cannot be compared.
 
     Raises
     ------
@@ -85,7 +78,12 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
             f"only one result of {tags['model']} is recorded ({tags['strategy']}): name another "
             f"one, or make it with `fewtune run {tags['model']} --strategy {other}`"
         )
-    return _table(runs), [*_ratios(runs), *_warnings(runs)]
+    return runs
+
+
+def said_of(runs: Sequence[Run]) -> list[str]:
+    """Ratios of the figures, and reasons why they cannot be compared."""
+    return [*_ratios(runs), *_warnings(runs)]
 
 
 def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
@@ -109,7 +107,8 @@ def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
     raise InputError(f"{name!r} is not recorded in MLflow{nearest(name, known, 'recorded models')}")
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One column for each result."""
     rows = []
     for label, key in _FIGURES.items():
         rows.append([label, *(number(run.data.metrics.get(key)) for run in runs)])

@@ -21,7 +21,7 @@ from fewtune.pipelines.records.mlflow_model import save_model
 from fewtune.pipelines.records.noise import Latency
 from fewtune.pipelines.records.recorded import remember
 from fewtune.pipelines.records.registry import machine_of, register
-from fewtune.pipelines.records.tracking import MACHINE, TABLE_KEY, Store
+from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, TABLE_KEY, Store
 from fewtune.report import kernel_tables, tables
 from fewtune.report.tables import target_name
 from fewtune.stages.params import COMPARED
@@ -167,6 +167,8 @@ def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> di
         MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
         MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
     }
+    if found.benchmark.disturbed:
+        tags[DISTURBED] = found.benchmark.disturbed
     return tags if commit == "none" else {**tags, MLFLOW_GIT_COMMIT: tags["git_commit"]}
 
 

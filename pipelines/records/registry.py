@@ -48,8 +48,8 @@ def register(
     Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` follows that
     of the machine for which it was first set. Both move to a version that is faster by more than
     the noise of both measurements, and to the first version of another model that got the name:
-    a fast library of the old one is no result of the new one. ``ids`` are those of the record,
-    ``parameters`` the recorded ones.
+    a fast library of the old one is no result of the new one. They never move to a version whose
+    latency was disturbed. ``ids`` are those of the record, ``parameters`` the recorded ones.
 
     Returns
     -------
@@ -79,6 +79,8 @@ def register(
         **ids,
     )
     own = f"{CHAMPION}-{machine}"
+    if report.disturbed:
+        return f"version {made.version} of {result.model}, disturbed: it becomes no champion"
     holder = _holder(client, result.model, own, parameters)
     if holder is not None and changed(Latency.of_run(holder[1]), latency).verdict != "faster":
         return f"version {made.version} of {result.model} (champion: {holder[0].version})"

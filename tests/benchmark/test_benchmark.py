@@ -34,7 +34,7 @@ from tests.made.results import share_report
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = BenchmarkOptions(rounds=3)
+OPTIONS = BenchmarkOptions(rounds=3, wait_s=0)
 
 
 def refined() -> TunedTask:
@@ -169,7 +169,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
         tuned_tiny.imported(),
         dict.fromkeys(("selective", "full"), Result(tuned_tiny.compiled(), metrics, report)),
         tuned_tiny.fingerprint(),
-        CompareOptions(rounds=5, copies=2, processes=2),
+        CompareOptions(rounds=5, copies=2, processes=2, wait_s=0),
         tmp_path,
     )
     assert comparison.used_time_pct == 100.0

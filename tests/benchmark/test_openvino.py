@@ -51,7 +51,7 @@ class Running:
 def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
     monkeypatch.setattr(variants_module, "openvino_version", lambda: "2026.4.1")
     monkeypatch.setattr(variants_module, "OpenvinoSession", peer)
-    return tiny_variants(BenchmarkOptions(rounds=3, copies=2), untuned=False)
+    return tiny_variants(BenchmarkOptions(rounds=3, copies=2, wait_s=0), untuned=False)
 
 
 @pytest.mark.slow

@@ -19,8 +19,10 @@ BUDGETS = {
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
     "benchmark.rounds": 3,
+    "benchmark.wait_s": 0,
     "benchmark.copies": 1,
     "compare.rounds": 3,
+    "compare.wait_s": 0,
     "compare.copies": 1,
     "compare.processes": 1,
 }

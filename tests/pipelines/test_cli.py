@@ -1,6 +1,7 @@
 """The command line: help, exit codes, and one clear line for what cannot be used."""
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -177,12 +178,17 @@ def test_report_shows_what_is_on_disk(project, capsys):
     made.write_result(places.benchmarked("squeezenet", "selective"), "squeezenet", "selective")
     assert main(["report", "--kernels"]) == 0
     shown = capsys.readouterr().out
-    assert "squeezenet selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.split())
+    assert "squeezenet selective 50.0 10 0.90 - 250" in " ".join(shown.split())
     assert "Measured on Test CPU" in shown
     assert "out/squeezenet/selective/compile/model.so" in shown
     assert "conv2d_1" in shown
     assert main(["report", "--markdown"]) == 0
-    assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
+    assert "| squeezenet | selective | 50.0 | 10 | 0.90 |" in capsys.readouterr().out
+    assert main(["report", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["model"], result["latency_ms"]) == ("squeezenet", 50.0)
+    assert result["library"].endswith("out/squeezenet/selective/compile/model.so")
+    assert [row["task"] for row in result["kernels"]] == ["pool", "conv2d_1"]
 
 
 def test_overrides_change_their_lines_only(project):

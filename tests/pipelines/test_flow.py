@@ -218,10 +218,21 @@ def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monk
     monkeypatch.chdir(root / "below")
     assert main(["run", "good", "bad"]) == 2
     shown = capsys.readouterr()
-    assert "good selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.out.split())
+    assert "good selective 50.0 10 0.90 - 250" in " ".join(shown.out.split())
     assert "../out/good/selective/benchmark/report.md" in shown.out
     assert "fewtune ui" in shown.out
     assert "fewtune: prepare@bad: operator Foo of bad cannot be imported" in shown.err
+    assert main(["run", "good", "bad", "--json"]) == 2
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert {each["model"] for each in told["results"]} == {"good"}
+    assert [each["what"] for each in told["failures"]] == ["prepare@bad"]
+    assert told["exit_code"] == 2
+    assert "is up to date" in shown.err
+    assert main(["run", "good", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert "is up to date" not in shown.out + shown.err
+    assert "good selective 50.0" in " ".join(shown.out.split())
 
 
 def test_an_unknown_model_is_refused_in_one_line(harness, root):
@@ -239,6 +250,6 @@ def test_a_regression_ends_the_watched_flow_as_failed(first, root):
     assert watched.outcome.exit_code == 6
     assert watched.state.message.startswith("good-selective is 80.0 % slower")
     page = watched.artifacts["markdown", "fleet"].data
-    assert "| good | selective | Test CPU, 2 threads | 2 | 50.0 | 50.0 [" in page
+    assert "| good | selective | 50.0 | 90.0 | +80.0 |" in page
     picture = watched.artifacts["image", "fleet-picture"].data
     assert picture.startswith("data:image/png;base64,")

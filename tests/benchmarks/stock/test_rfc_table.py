@@ -47,5 +47,5 @@ def test_stock_results_are_merged(tmp_path):
     assert "| first | 5000 | 44.0 | 1920 | 250 | 40.0 | 5.0 | 110.0 [107.0 - 113.0] |" in text
     assert "| arithmetic mean | - | - | - | - | - | 5.0 | 100.0 |" in text
     assert "| geometric mean | - | - | - | - | - | 5.0 | 99.5 |" in text
-    assert "| worst (most time, least perf) | - | - | - | - | - | 5.0 | 90.0 |" in text
+    assert "| worst | - | - | - | - | - | 5.0 | 90.0 |" in text
     assert "first: 2 of stock's trials failed." in text

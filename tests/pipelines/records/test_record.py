@@ -10,7 +10,7 @@ from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
 from fewtune.pipelines.records import record
-from fewtune.pipelines.records.compare import compare
+from fewtune.pipelines.records.compare import runs_named, runs_table, said_of
 from fewtune.pipelines.records.registry import machine_of
 from fewtune.pipelines.records.tracking import KEY, Store
 from tests.made import results as made
@@ -115,9 +115,10 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout):
 def test_results_are_put_side_by_side(checkout):
     checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="only one result of net .* --strategy full"):
-        compare(checkout.root, [MODEL])
+        runs_named(checkout.root, [MODEL])
     checkout.measured(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
-    table, lines = compare(checkout.root, [MODEL])
+    runs = runs_named(checkout.root, [MODEL])
+    table, lines = runs_table(runs), said_of(runs)
     assert [heading.split(" ")[0] for heading in table.headings] == [
         "",
         *map(str, (SELECTIVE, FULL)),
@@ -130,14 +131,14 @@ def test_results_are_put_side_by_side(checkout):
         "net: selective took 25.0 % of full tuning's time for 80.0 % of its performance"
     ]
     by_id = [run.info.run_id for run in reversed(Store(checkout.root).find({}))]
-    assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
+    assert runs_table(runs_named(checkout.root, [by_id[0][:8], "net-full"])).rows == table.rows
 
 
 def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
     for latency_ms in (90.0, 50.0, 40.0):
         checkout.write(SELECTIVE, latency_ms=latency_ms)
         checkout.record(SELECTIVE)
-    table, _ = compare(checkout.root, [MODEL])
+    table = runs_table(runs_named(checkout.root, [MODEL]))
     assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
 
 
@@ -145,7 +146,7 @@ def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
 def test_an_unrecorded_name_is_refused(checkout, name):
     checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="is not recorded in MLflow"):
-        compare(checkout.root, [name])
+        runs_named(checkout.root, [name])
 
 
 def test_what_dvc_did_not_make_is_not_recorded(checkout):

@@ -1,5 +1,6 @@
 """Latest results beside those before them, from a SQLite MLflow, and the page of the fleet."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from fewtune.artifacts import BenchmarkReport
 from fewtune.errors import RegressionError
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.records.noise import Latency, changed
+from fewtune.pipelines.records.tracking import Store
 from fewtune.pipelines.records.watch import raise_if_slower, watch, watch_table
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
@@ -56,14 +58,9 @@ def test_what_lies_within_the_noise_is_no_regression(checkout):
     (found,) = watch(checkout.root)
     assert found.change is not None
     assert found.change.verdict == "same"
-    assert watch_table([found]).rows[0][3:9] == [
-        "2",
-        "50.0",
-        "50.0 [45.0 - 55.0]",
-        "56.0 [50.4 - 61.6]",
-        "+12.0",
-        "14.1",
-    ]
+    (row,) = watch_table([found]).rows
+    assert row[2:6] == ["50.0", "56.0", "+12.0", "14.1"]
+    assert row[8:12] == ["2", "50.0", "45.0 - 55.0", "50.4 - 61.6"]
 
 
 def steady(content: dict) -> None:
@@ -111,12 +108,29 @@ def test_a_slower_machine_is_no_regression(checkout):
     assert not found.line()
 
 
+def test_a_disturbed_result_is_no_regression_and_nothing_to_compare_with(checkout):
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    busy = "other processes and the host took 1.9 of 2 cores in 30 of 30 rounds"
+    checkout.write(SELECTIVE, latency_ms=90.0)
+    rewrite(checkout, lambda content: content.update(disturbed=busy))
+    assert "disturbed: it becomes no champion" in checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change is None
+    assert watch_table([found]).rows[0][6] == "disturbed"
+    raise_if_slower([found])
+    checkout.write(SELECTIVE, latency_ms=52.0)
+    checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change.ratio == pytest.approx(1.04)
+
+
 def test_results_of_other_machines_are_not_compared(checkout):
     checkout.measured(SELECTIVE)
     checkout.measured(SELECTIVE, latency_ms=90.0, device="Other CPU")
     found = watch(checkout.root, fleet=True)
     assert [each.change for each in found] == [None, None]
-    named = [row[2] for row in watch_table(found).rows]
+    named = [row[7] for row in watch_table(found).rows]
     assert sorted(named) == ["Other CPU, 2 threads", "Test CPU, 2 threads"]
     made.fingerprint().write(checkout.places.fingerprint)
     (mine,) = watch(checkout.root)
@@ -133,6 +147,18 @@ def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, ca
     assert main(["watch", MODEL, "--page", "page"]) == 6
     said = capsys.readouterr()
     assert "SLOWER" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert main(["watch", "--json", "--page", "page"]) == 6
+    (told,) = json.loads(capsys.readouterr().out)
+    ids = [run.info.run_id for run in Store(checkout.root).results()]
+    assert main(["compare", *ids, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["figures"]["latency_ms"] for run in runs] == [75.0, 50.0]
+    assert (told["verdict"], told["before_latency_ms"], told["change_pct"]) == (
+        "SLOWER",
+        50.0,
+        50.0,
+    )
     assert said.err.startswith("fewtune: net-selective is 50.0 % slower")
     page = (checkout.root / "page" / "fleet.md").read_text()
     assert "net-selective is 50.0 % slower" in page
