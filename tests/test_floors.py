@@ -293,7 +293,7 @@ BUDGETS = {
     "model": 3475,
     "model_check": 220,
     "oneshot": 400,
-    "onnx_graph": 4528,
+    "onnx_graph": 4334,
     "predictor": 790,
     "process": 830,
     "progress": 80,
