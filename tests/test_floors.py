@@ -318,7 +318,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4079, ("benchmarks",): 6520, ("tests",): 19080}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4155, ("benchmarks",): 6520, ("tests",): 19165}
 
 
 def code_lines(path: Path) -> int:
