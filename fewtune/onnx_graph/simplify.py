@@ -211,8 +211,9 @@ def slimmed(model: ModelProto) -> LightModel:
 
     given, references = _foldable(model)
     try:
-        with _weights_outside(), contextlib.redirect_stdout(io.StringIO()):
-            core.OptimizationSettings.reset()
+        with _mended_onnxslim(), contextlib.redirect_stdout(io.StringIO()):
+            # Tying compares all small constants in pairs.
+            core.OptimizationSettings.reset(["weight_tying"])
             for _ in range(_MOST_ROUNDS):
                 # Its own inference of shapes takes longer than all the rest.
                 count, made = len(given.graph.node), core.optimize(given)
@@ -268,18 +269,23 @@ def _take_out(model: ModelProto, references: dict[str, TensorProto]) -> None:
 
 
 @contextlib.contextmanager
-def _weights_outside() -> Iterator[None]:
-    """Within the block, onnxslim reads the weights that a light model refers to."""
+def _mended_onnxslim() -> Iterator[None]:
+    """Within the block, onnxslim reads the weights that a light model refers to.
+
+    It adds a fused node without a walk over the whole graph for the names of its tensors.
+    """
+    from onnxslim.third_party.onnx_graphsurgeon import Graph, Node
     from onnxslim.third_party.onnx_graphsurgeon.ir.tensor import LazyValues
 
-    load = LazyValues.load
+    load, layer = LazyValues.load, Graph.layer
     LazyValues.load = lambda values: (
         array_of(values.tensor) if is_outside(values.tensor) else load(values)
     )
+    Graph.layer = lambda graph, **node: graph.nodes.append(Node(**node))
     try:
         yield
     finally:
-        LazyValues.load = load
+        LazyValues.load, Graph.layer = load, layer
 
 
 def _interface(model: ModelProto) -> tuple[list[str], list[str]]:

@@ -101,6 +101,8 @@ class OnnxruntimeSession:
             options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
             # Of a reference that runs a few times, packed copies of all weights gain nothing.
             options.add_session_config_entry("session.disable_prepacking", "1")
+            # Between its runs Python works, for which its threads would wait at full load.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if isinstance(model, Path):
             self._session = _session(str(model), options)
         else:
