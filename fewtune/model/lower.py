@@ -38,7 +38,7 @@ from fewtune.runtime.executable import module_pass
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task import weight_layout
-from fewtune.tvm_compat.folding import unoptimized_folding
+from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.onnx_importer import known_operators, with_converters
 
 Layout = Literal["NHWC", "NCHW"]
@@ -140,18 +140,18 @@ def lower(
         module_pass(with_moved_constants),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        relax.transform.FoldConstant(),
+        module_pass(folding.fold),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
         *_step(steps, WINOGRAD, module_pass(planned)),
         relax.transform.LegalizeOps(_legalizers(steps, traits, winograd, padding)),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
+        module_pass(folding.fold),
         module_pass(fusion.fuse),
         relax.transform.DeadCodeElimination(),
     ]
     at("TVM was lowering the graph to kernels")
-    with target, tvm.transform.PassContext(opt_level=3), unoptimized_folding():
+    with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(given.pop())
     _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
