@@ -26,7 +26,13 @@ from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
 from fewtune.model.passes.relax_calls import FLOAT
 from fewtune.model.passes.winograd import Winograd
-from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
+from fewtune.model.unsupported import (
+    OPEN_SHAPES,
+    UnsupportedError,
+    UnsupportedNode,
+    explain,
+    operator_of,
+)
 from fewtune.onnx_graph.external_data import LightModel, array_of, light
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
@@ -172,9 +178,7 @@ def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
             continue
         for buffer in function.params:
             if not all(isinstance(extent, tvm.tirx.IntImm) for extent in buffer.shape):
-                raise ValueError(
-                    f"TVM makes kernel {symbol.name_hint!r} of it, whose shapes only a run knows"
-                )
+                raise ValueError(f"TVM makes kernel {symbol.name_hint!r} of it, {OPEN_SHAPES}")
 
 
 def _relax_of(
