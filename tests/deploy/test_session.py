@@ -237,8 +237,12 @@ def test_a_failure_of_tvm_is_a_sentence(made, monkeypatch):
         made.run(None, FEED)
 
 
-def _in_child(made, queue):
-    queue.put([made.run(["twice"], {**FEED, "x": X + n})[0].sum() for n in range(3)])
+def _in_child(made):
+    found = [made.run(["twice"], {**FEED, "x": X + n})[0] for n in range(3)]
+    is_right = all((each == 2 * (X + n)).all() for n, each in enumerate(found))
+    # At once: Prefect's services, which another test started in this process, fail at Python's end
+    # in a child.
+    os._exit(0 if is_right else 3)
 
 
 def test_a_forked_child_runs_while_the_parents_threads_do(made):
@@ -254,13 +258,10 @@ def test_a_forked_child_runs_while_the_parents_threads_do(made):
     other.start()
     try:
         for _ in range(3):
-            queue = fork.SimpleQueue()
-            child = fork.Process(target=_in_child, args=(made, queue))
+            child = fork.Process(target=_in_child, args=(made,))
             child.start()
             child.join(60)
-            # What measures coverage may end a child in its own way: the answer counts.
-            assert not queue.empty()
-            assert queue.get() == [(2 * (X + n)).sum() for n in range(3)]
+            assert child.exitcode == 0
     finally:
         going.set()
         other.join()
