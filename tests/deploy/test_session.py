@@ -20,6 +20,7 @@ from fewtune.deploy.session import InferenceSession, SessionOptions
 from fewtune.errors import InputError, MachineError
 from tests.made import libraries
 from tests.made.libraries import own_threads
+from tests.runtime.test_linking import moved, unlinked
 
 PROJECT = Path(__file__).parent.parent.parent
 GENERATOR = np.random.default_rng(0)
@@ -188,11 +189,13 @@ def test_what_tvm_cannot_load_is_said(tmp_path):
         InferenceSession(path)
 
 
-def test_a_library_is_loaded_as_it_is_on_disk_now(tmp_path):
-    path = libraries.library(tmp_path / "model.so")
-    first = InferenceSession(path)
+@pytest.mark.parametrize("replace", [unlinked, moved])
+def test_a_library_is_loaded_as_it_is_on_disk_now(tmp_path, replace):
+    path = tmp_path / "compile" / "model.so"
+    path.parent.mkdir()
+    first = InferenceSession(libraries.library(path))
     first.run(None, FEED)
-    path.unlink()
+    replace(path)
     libraries.library(path, model="again")
     again = InferenceSession(path)
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -232,7 +235,7 @@ def test_a_signals_handler_is_told_that_a_call_is_going_on(made, monkeypatch):
 
 def test_a_failure_of_tvm_is_a_sentence(made, monkeypatch):
     bound = next(iter(made._bound.values()))
-    monkeypatch.setattr(bound, "_arguments", (runtime.Any_ * 2)())
+    monkeypatch.setattr(bound._slots[0].fields, "ndim", 1)
     with pytest.raises(MachineError, match=r"model\.so failed while it ran: [^\n]+$"):
         made.run(None, FEED)
 
