@@ -239,6 +239,7 @@ def report(command: _Parser) -> None:
       fewtune report
       fewtune report squeezenet --kernels
       fewtune report --markdown > results.md
+      fewtune report squeezenet --html
     """
     _only_models(command)
     _flag(command, "--kernels", "and each result's kernels")
@@ -246,6 +247,9 @@ def report(command: _Parser) -> None:
     form = command.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="as markdown")
     _json(form)
+    form.add_argument("--html", action="store_true", help="as a page that needs no network")
+    page = "file for the page (default .fewtune/report/MODEL.html)"
+    command.add_argument("--output", metavar="FILE", help=page)
 
 
 def compare(command: _Parser) -> None:

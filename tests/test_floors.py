@@ -297,7 +297,7 @@ BUDGETS = {
     "predictor": 790,
     "process": 830,
     "progress": 80,
-    "report": 475,
+    "report": 650,
     "research": 770,
     "runtime": 880,
     "schedule": 2250,
@@ -318,7 +318,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4155, ("benchmarks",): 6520, ("tests",): 19165}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4221, ("benchmarks",): 6520, ("tests",): 19165}
 
 
 def code_lines(path: Path) -> int:
