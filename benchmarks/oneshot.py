@@ -48,11 +48,11 @@ from fewtune.process.warm import warm_process
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
+from fewtune.stages.commit import commit
+from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
-from stages.commit import commit
-from stages.paths import Places
 
 NAME, NEAREST = "oneshot", "nearest predictor alone"
 _COPIES = 3

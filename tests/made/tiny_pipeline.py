@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runs.run_plan import warm_process
+from fewtune.pipelines.runs.run_plan import warm_process
 from tests import tiny_models
 from tests.made.repository import PROJECT, Repository, ran
 
@@ -20,8 +20,10 @@ BUDGETS = {
     "share_schedules.trials_per_task": 2,
     "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
+    "benchmark.wait_s": 0,
     "benchmark.copies": 1,
     "compare.rounds": 3,
+    "compare.wait_s": 0,
     "compare.copies": 1,
     "compare.processes": 1,
 }
@@ -30,7 +32,6 @@ ALL = {
     f"import_model@{MODEL}",
     f"extract_tasks@{MODEL}",
     f"compare@{MODEL}",
-    f"show_comparison@{MODEL}",
     *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
@@ -41,18 +42,10 @@ ALL = {
             "share_schedules",
             "compile",
             "benchmark",
-            "show_result",
         )
         for strategy in STRATEGIES
     ),
 }
-
-SHOWN = {name for name in ALL if name.startswith("show_")}
-
-
-def _results(folder: str, names: list[str]) -> list[str]:
-    """What a checkout that was used holds: a folder a model."""
-    return [name for name in names if Path(folder, name).is_dir()]
 
 
 @contextmanager
@@ -70,7 +63,6 @@ def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     )
     for folder in ("bank", "logs", "predictors"):
         shutil.copytree(PROJECT / folder, root / folder)
-    shutil.copytree(PROJECT / "metrics", root / "metrics", ignore=_results)
     (root / "models" / "squeezenet").mkdir(parents=True)
     shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
     repository.run("git", "init", "--quiet", "--initial-branch", "main")

@@ -25,7 +25,7 @@ from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, best_trials, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from fewtune.tuning.tune import empty_report
-from fewtune.workers.kernel_build import Contender, KernelMaker
+from fewtune.workers.kernel_build import KernelMaker, Made
 from tests import tuned_tiny
 from tests.prediction.crashing import DyingJob
 
@@ -47,9 +47,9 @@ def chosen_of(letter: str, count: int = 60, bank: Path | None = None, **options:
 def made_wrong(is_wrong: Callable[[int], bool], made: list[str]) -> object:
     """Kernels that are wrong by their order; ``made`` gets the tasks' modules."""
 
-    def make(_maker: KernelMaker, _scheduled: object, wanted: ScheduleCheck) -> Contender:
+    def make(_maker: KernelMaker, _scheduled: object, wanted: ScheduleCheck) -> Made:
         made.append(wanted.key)
-        return Contender("", [], "9 elements differ" if is_wrong(len(made)) else "")
+        return Made(None, [], "9 elements differ" if is_wrong(len(made)) else "")
 
     return mock.patch.object(KernelMaker, "make", make)
 

@@ -49,14 +49,6 @@ def test_events_are_found_again_and_others_follow_them(tmp_path):
     assert reopened(path) == [*EVENTS, {"kind": "phases", "note": "a\nline, ü"}]
 
 
-def test_an_event_is_on_disk_before_append_returns(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path, HEADER)
-    journal.append(EVENTS[0])
-    assert reopened(path) == EVENTS[:1]
-    journal.close()
-
-
 @pytest.mark.parametrize("kept", [1, 8, 9, 20, -1])
 def test_a_torn_last_line_is_cut_off(tmp_path, kept):
     path = tmp_path / "journal.jsonl"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fewtune.runtime import kernel_store
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -28,24 +29,23 @@ def wanted(task: tvm.IRModule) -> ScheduleCheck:
     return ScheduleCheck("product", tvm.ir.save_json(task))
 
 
-def test_a_right_kernel_is_kept_and_not_built_again(maker, task, tmp_path, monkeypatch):
+def test_a_right_kernel_is_kept_and_not_built_again(maker, task, monkeypatch):
     scheduled = default_schedule(task, TARGET).mod
-    assert maker.make(scheduled, wanted(task)).fault == ""
-    monkeypatch.setattr(kernel_build, "compiled", None)
-    path = tmp_path / "kernel.so"
-    made = maker.make(scheduled, None, str(path))
-    assert (made.library, made.fault) == (str(path), "")
-    arguments = [np.ones(shape, "float32") for shape in made.shapes]
-    tensors = [tvm.runtime.tensor(each) for each in arguments]
-    tvm.runtime.load_module(str(path))["main"](*tensors)
+    made = maker.make(scheduled, wanted(task))
+    assert (made.fault, made.object.is_file()) == ("", True)
+    for module in (kernel_build, kernel_store):
+        monkeypatch.setattr(module, "compiled", None)
+    assert maker.make(scheduled, None) == made
+    tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in made.shapes]
+    kernel_store.loaded({"kernel": made.object})["kernel"](*tensors)
     assert tensors[-1].numpy().tolist() == np.full((12, 16), 8.0).tolist()
 
 
-def test_a_wrong_kernel_is_named_and_not_kept(maker, task, tmp_path):
-    wrong, path = altered(task, extent_less=True), tmp_path / "kernel.so"
-    made = maker.make(wrong, wanted(task), str(path))
+def test_a_wrong_kernel_is_named_and_not_kept(maker, task):
+    wrong = altered(task, extent_less=True)
+    made = maker.make(wrong, wanted(task))
     assert "elements differ" in made.fault
-    assert not path.exists()
+    assert made.object is None
     store = KernelStore.of(TARGET)
     assert store is not None
     assert not store.path(as_in_model(wrong, TARGET)["main"]).exists()

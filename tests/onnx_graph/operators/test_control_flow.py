@@ -120,28 +120,3 @@ def test_open_condition_computes_both(condition):
 def test_what_is_known_while_running_only_is_refused(model, said):
     with pytest.raises(InputError, match=said):
         expanded(model)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        ", scan_input_directions = [0, 1]",
-        ", scan_output_directions = [1]",
-        ", scan_output_axes = [1]",
-        ", scan_output_axes = [-1]",
-        ", scan_input_axes = [1, 0]",
-    ],
-)
-def test_scan(given):
-    model = model_of(
-        """(float[4,4] x) => (float[] out, float[] all) {
-            out, all = Scan (zero, x, x) <num_scan_inputs = 2, body = body
-                (float[] state, float[] row, float[] column) => (float[] next, float[] shown) {
-                    next = Add (state, row)
-                    shown = Mul (next, column)
-                }GIVEN>
-        }""".replace("GIVEN", given),
-        zero=np.zeros(4, np.float32),
-    )
-    assert_same(model, feeds((4, 4)))
