@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from subprocess import CalledProcessError
 from typing import Any, NamedTuple, Protocol
 
 from fewtune.artifacts import Skeleton
@@ -226,7 +227,12 @@ class InModel:
         try:
             with phases.timed("build_s"), tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
                 library = f"{scratch}/contenders.so"
-                with_own_threads(self._threads_of_kernels)(library, renamed(objects, Path(scratch)))
+                try:
+                    link = with_own_threads(self._threads_of_kernels)
+                    link(library, renamed(objects, Path(scratch)))
+                except (CalledProcessError, RuntimeError) as fault:
+                    # A kept kernel is damaged, or gone.
+                    raise RequestFailedError(f"contenders are not linked: {fault}") from fault
                 given = [(self._skeleton.model_dump_json(), library, contenders)] * len(handles)
                 call_all(handles, _LIMIT_S, Worker.load_model, given)
             with phases.timed("run_s"):
