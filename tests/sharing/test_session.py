@@ -15,7 +15,6 @@ from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import merge
-from fewtune.trial.outcome import RequestFailedError
 from fewtune.trial.trial import trace_key
 from fewtune.tuning.wrong_schedules import FILE
 from tests import tuned_tiny
@@ -158,22 +157,6 @@ def test_a_wrong_contender_is_refused_and_named(tmp_path):
     assert "12 of 99 elements differ" in told
     records = best_trials(read_database(tmp_path / "share0"), tuned_tiny.convolutions()["a"].mod, 9)
     assert [decisions(trace_key(each.trace)) for each in records] == [decisions(*has)]
-
-
-def test_where_the_model_fails_contenders_are_measured_alone(tmp_path):
-    judge = MadeJudge(lambda _name, _key: 1e-3)
-
-    def failing(_entries):
-        raise RequestFailedError("Traceback\nit does not run")
-
-    judge.judged = failing
-    with tuned_tiny.one_round():
-        report = share(tmp_path, judge)
-    assert report.note == "not measured in the model: it does not run"
-    assert [each.name for each in report.rounds] == ["alone"]
-    assert report.trials > 0
-    # A run that goes on from the journal does not try again.
-    assert share(tmp_path, judge) == report
 
 
 def test_a_crash_costs_its_task_only(tmp_path):

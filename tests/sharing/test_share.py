@@ -3,12 +3,14 @@
 import shutil
 from functools import cache
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
 from fewtune.artifacts import Curve, LogInfo, PredictReport, ShareReport, TuneReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
+from fewtune.sharing import judges
 from fewtune.storage.database import RECORDS, WORKLOADS
 from fewtune.storage.log_archive import log_info, require_own
 from tests import tuned_tiny
@@ -63,6 +65,22 @@ def test_a_session_that_ended_gives_the_same_again(tmp_path):
     assert share(tmp_path / "again") == report
     for name in (WORKLOADS, RECORDS):
         assert (tmp_path / "again" / name).read_bytes() == (directory / name).read_bytes()
+
+
+def test_what_cannot_be_linked_is_measured_alone(tmp_path, monkeypatch):
+    def failing(*_: object) -> None:
+        raise CalledProcessError(1, ["objcopy"])
+
+    monkeypatch.setattr(judges, "renamed", failing)
+    with tuned_tiny.one_round():
+        given = (tmp_path / "journals", OPTIONS, tuned_tiny.extracted())
+        report = tuned_tiny.share(tmp_path / "share", *given)
+        assert report.note.startswith("not measured in the model: contenders are not linked: ")
+        assert [each.name for each in report.rounds] == ["alone"]
+        assert report.trials > 0
+        assert all(line.best_ms for line in report.tasks)
+        # A run that goes on from the journal does not try again.
+        assert tuned_tiny.share(tmp_path / "again", *given) == report
 
 
 def test_a_log_measured_in_another_way_is_refused(tmp_path):
