@@ -11,12 +11,13 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.workers import kernel_build
 from fewtune.workers.kernel_build import KernelMaker, as_in_model
 from tests.made.kernels import TARGET
-from tests.schedule_check.test_check import altered, product
+from tests.made.products import matrix_product
+from tests.schedule_check.test_check import altered
 
 
 @pytest.fixture
 def task():
-    return product(8)
+    return matrix_product(12, 16, 8)
 
 
 @pytest.fixture

@@ -64,8 +64,6 @@ def test_a_module_is_built_and_measured(pool, good, specs):
     # Against a time that nothing can reach, a candidate is run once only.
     measured = handle.call(10, Worker.measure, second.number, specs, Race(1e-12))
     assert len(measured.run_s) == 1
-    samples = handle.call(10, Worker.duel, [first.number, second.number], specs, 3, 1e-4)
-    assert [len(one) for one in samples] == [3, 3]
 
 
 def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
