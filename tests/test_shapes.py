@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1, "wait_s": 0},
-    "share_schedules": {"finals": 0, "trials_per_task": 1},
+    "share_schedules": {"finals": 0, "trials_per_task": 1, "least_gain": 0.03},
 }
 
 
