@@ -17,7 +17,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Measure what donors give; keep the best that beats the default."""
-    options = load_section("share_schedules")
+    options = load_section("share_schedules", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     if TuneReport.read(places.tuned(model, strategy)).is_predicted:
