@@ -287,8 +287,8 @@ BUDGETS = {
     "deploy": 928,
     "finals": 210,
     "fleet": 512,
-    "loose": 925,
-    "machine": 618,
+    "loose": 977,
+    "machine": 622,
     "measure": 751,
     "model": 3492,
     "model_check": 220,
@@ -296,7 +296,7 @@ BUDGETS = {
     "onnx_graph": 4357,
     "predictor": 790,
     "process": 830,
-    "progress": 80,
+    "progress": 139,
     "report": 650,
     "research": 770,
     "runtime": 880,
@@ -318,7 +318,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4314, ("benchmarks",): 6520, ("tests",): 19207}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4314, ("benchmarks",): 6520, ("tests",): 19253}
 
 
 def code_lines(path: Path) -> int:
