@@ -290,7 +290,7 @@ BUDGETS = {
     "loose": 977,
     "machine": 622,
     "measure": 751,
-    "model": 3492,
+    "model": 3539,
     "model_check": 220,
     "oneshot": 400,
     "onnx_graph": 4357,
