@@ -158,8 +158,7 @@ class _Layer:
             rest = slice(2 * self.hidden, None)
             kept = self.product(op("Mul", [reset, hidden]), self.r, index, rest)
         new = functions[1](op("Add", [new, kept]))
-        one = self.graph.constant(1, self.graph.dtype(given))
-        fresh = op("Mul", [op("Sub", [one, update]), new])
+        fresh = op("Mul", [op("Sub", [1, update]), new])
         return [op("Add", [fresh, op("Mul", [update, hidden])])]
 
     def _lstm(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
@@ -196,8 +195,7 @@ class _Layer:
         graph, state = self.graph, part_of(self.graph, name, index)
         if self.is_whole:
             return state
-        is_none = graph.op("Equal", [self.lengths, graph.constant(0, np.int32)])
-        is_none = graph.reshape(is_none, [self.batch, 1])
+        is_none = graph.reshape(graph.op("Equal", [self.lengths, 0]), [self.batch, 1])
         return graph.op("Where", [is_none, self.zeros, state])
 
     def _masked(self, step: int, new: list[str], old: list[str]) -> tuple[str, list[str]]:
@@ -205,8 +203,7 @@ class _Layer:
         graph = self.graph
         if self.is_whole:
             return new[0], new
-        at = graph.constant(step, np.int32)
-        mask = graph.reshape(graph.op("Less", [at, self.lengths]), [self.batch, 1])
+        mask = graph.reshape(graph.op("Less", [step, self.lengths]), [self.batch, 1])
         states = [graph.op("Where", [mask, *both]) for both in zip(new, old, strict=True)]
         return graph.op("Where", [mask, new[0], self.zeros]), states
 
