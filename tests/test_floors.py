@@ -293,7 +293,7 @@ BUDGETS = {
     "model": 3539,
     "model_check": 220,
     "oneshot": 400,
-    "onnx_graph": 4357,
+    "onnx_graph": 4326,
     "predictor": 790,
     "process": 830,
     "progress": 139,
