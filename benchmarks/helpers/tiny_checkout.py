@@ -18,7 +18,7 @@ MODEL = "three"
 # Enough that every stage has something to do, and can be interrupted at it.
 BUDGETS: dict[str, Any] = {
     "tune.trials_per_task": 4,
-    "share_schedules.top": "2",
+    "share_schedules.trials_per_task": 2,
     "benchmark.rounds": 3,
 }
 _LIMIT_S = 400
