@@ -51,11 +51,11 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.measure import interleave
 from fewtune.options import TuneOptions
+from fewtune.stages.commit import commit
+from fewtune.stages.paths import Places
 from fewtune.steps.steps import FIRST_LIBRARY
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from fewtune.util.table import Table, number
-from stages.commit import commit
-from stages.paths import Places
 
 PROJECT = Path(__file__).resolve().parents[1]
 FLOATS = (

@@ -55,6 +55,7 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.stages.commit import commit
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import compare, compare_outputs
 from fewtune.verify.draws import drawn_inputs, rare_inputs
@@ -65,7 +66,6 @@ from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from fewtune.verify.taps import ROOM
 from fewtune.verify.values import known_values
-from stages.commit import commit
 
 THREADS = 2
 Arrays = list[np.ndarray]

@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers.common import alone
 from fewtune.deploy.note import read_note
 from fewtune.errors import InputError, MachineError
+from fewtune.stages.commit import commit
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
 from fewtune.verify.reference import Reference
-from stages.commit import commit
 
 PROJECT = Path(__file__).resolve().parents[1]
 OURS, THEIRS = "", "onnxruntime_"

@@ -20,10 +20,10 @@ from fewtune.artifacts import Fingerprint
 from fewtune.benchmark.start import start_figures
 from fewtune.errors import FewtuneError
 from fewtune.report.tables import target_name
+from fewtune.stages.commit import commit
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
-from stages.commit import commit
-from stages.paths import Places
 
 _RESULTS = Path(__file__).parent.parent / "results"
 _HEADINGS = [

@@ -89,12 +89,15 @@ def measured(folder: Path) -> dict[str, float]:
     code = [packages, "fewtune", "pipelines", "stages"]
     timed(["-m", "compileall", "-q", "-q", "-j", "0", *code], folder)
     # The files of packages, read for the first time, come from the disk.
-    timed(["-c", "import tvm, dvc.repo, mlflow, onnxruntime, pipelines.commands.models"], folder)
+    timed(
+        ["-c", "import tvm, dvc.repo, mlflow, onnxruntime, fewtune.pipelines.commands.models"],
+        folder,
+    )
     figures = {"import_tvm_s": timed(["-c", "import tvm"], folder)[0]}
-    figures["help_s"] = timed(["-m", "pipelines.cli", "--help"], folder)[0]
-    add = ["-m", "pipelines.cli", "add", "three.onnx", "--name", "three"]
+    figures["help_s"] = timed(["-m", "fewtune.pipelines.cli", "--help"], folder)[0]
+    add = ["-m", "fewtune.pipelines.cli", "add", "three.onnx", "--name", "three"]
     figures["add_s"] = timed(add, folder)[0]
-    run = ["-m", "pipelines.cli", "run", "three"]
+    run = ["-m", "fewtune.pipelines.cli", "run", "three"]
     figures["run_s"], shown = timed(run, folder)
     for stage, seconds in stage_seconds(shown).items():
         print(f"{stage}: {seconds} s")

@@ -214,7 +214,11 @@ def reset(root: Path) -> None:
 
 def begin(root: Path, what: str = RUN, command: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start a run, by the command or by the API on one of its devices, or another command."""
-    tunes = ["-m", "pipelines.cli", "run", MODEL] if what == RUN else ["-c", _TUNES, _DEVICES[what]]
+    tunes = (
+        ["-m", "fewtune.pipelines.cli", "run", MODEL]
+        if what == RUN
+        else ["-c", _TUNES, _DEVICES[what]]
+    )
     with (root / "run.log").open("w") as log:
         return subprocess.Popen(
             [sys.executable, *(command or tunes)],
@@ -324,8 +328,8 @@ def one_service_kill(root: Path, number: int, chance: random.Random) -> dict[str
     serves = kind in ("ui", "serve")
     command = {
         "repro": ("-m", "dvc", "repro", "--force", f"select_tasks@{MODEL}-selective"),
-        "watch": ("-m", "pipelines.cli", "watch", "--fleet"),
-    }.get(kind, ("-m", "pipelines.cli", kind, "--port", str(port)))
+        "watch": ("-m", "fewtune.pipelines.cli", "watch", "--fleet"),
+    }.get(kind, ("-m", "fewtune.pipelines.cli", kind, "--port", str(port)))
     began = time.monotonic()
     process = begin(root, RUN, command)
     while serves and process.poll() is None and not _listens(port):

@@ -190,7 +190,7 @@ def prepare(root: Path) -> None:
     )
     journals = root / ".fewtune" / "journals"
     stage = subprocess.Popen(
-        [sys.executable, "-m", "stages.tune", "--model", MODEL, "--strategy", STRATEGY],
+        [sys.executable, "-m", "fewtune.stages.tune", "--model", MODEL, "--strategy", STRATEGY],
         cwd=root,
         env=tiny_checkout.environment(root),
         stdout=subprocess.DEVNULL,

@@ -176,7 +176,7 @@ def check_case(case: Case) -> Result:
     """Put one case through the command."""
     with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
         path = case.write(Path(scratch))
-        command = [sys.executable, "-m", "pipelines.cli", "check", str(path), "--json"]
+        command = [sys.executable, "-m", "fewtune.pipelines.cli", "check", str(path), "--json"]
         began_s = time.perf_counter()
         try:
             done = subprocess.run(

@@ -39,12 +39,12 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.interleave import latency_stats, ratio_stats
+from fewtune.stages.commit import commit
 from fewtune.steps.sections import sections
 from fewtune.steps.steps import NAME, Run
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.switches import VARIABLE
 from fewtune.util.table import Table, number
-from stages.commit import commit
 
 MODELS = (
     "squeezenet_v1_1",

@@ -93,11 +93,13 @@ def compiled_outputs(
     from fewtune.model.lower_checked import lower_checked
     from fewtune.onnx_graph.bind import bind_shapes
     from fewtune.onnx_graph.checks import check_types
+    from fewtune.onnx_graph.operators.refused import refuse_untuned
     from fewtune.runtime.executable import CompiledModel
     from fewtune.runtime.target import resolve_target
 
     target = resolve_target("auto", 1)
     check_types(model)
+    refuse_untuned(model)
 
     def checked(compiled: CompiledModel) -> float:
         problem = check(compiled.outputs(inputs))

@@ -35,9 +35,9 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import ScheduleCheck
-from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.storage.database import replay
 from fewtune.task.extract import Task
+from fewtune.task.layout_maps import PREPROC
 from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session

@@ -27,12 +27,12 @@ from fewtune.artifacts import MAIN, Fingerprint, ImportReport
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure import interleave
 from fewtune.model.import_model import shape_folder
+from fewtune.pipelines.commands.given import Given
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number, percent
 from fewtune.verify.reference import Reference
-from pipelines.commands.given import Given
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.comparison import replay, strategies, strategy_rows
 from benchmarks.helpers.common import alone
 from benchmarks.helpers.pictures import drawn
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_bytes, write_text
-from stages.paths import Places
 
 RECORDED, MEASURED = "study.png", "study_measured.png"
 _STYLES = {"none": ":", "xgboost": "-", "predefined": "--", "predictor": "--"}

@@ -38,9 +38,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers.common import one_line_errors
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
+from fewtune.stages.commit import commit
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_text
-from stages.commit import commit
-from stages.paths import Places
 
 _ENDING_S = 30
 # No signal has this number.
@@ -211,7 +211,7 @@ def measure(name: str, model: WildModel, file: Path, project: Path, options: Opt
         limit_s *= _FULL_LIMIT_TIMES
     for command in (["add", str(file), "--name", name, "--replace", *model.add], run):
         code, lines = run_limited(
-            [sys.executable, "-m", "pipelines.cli", *command], project, limit_s
+            [sys.executable, "-m", "fewtune.pipelines.cli", *command], project, limit_s
         )
         if code:
             said = ended(code, limit_s) if code < 0 else reason(lines)

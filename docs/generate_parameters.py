@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from stages.params import PER_STRATEGY, SECTIONS, options_class
+from fewtune.stages.params import PER_STRATEGY, SECTIONS, options_class
 
 PAGE = Path(__file__).parent / "parameters.md"
 _HEAD = """\

@@ -729,6 +729,11 @@ class LatencyStats(Part):
     min_ms: float
     rounds: int
 
+    @property
+    def noise(self) -> float:
+        """Half of the way from the tenth to the ninetieth percentile, over the median."""
+        return (self.p90_ms - self.p10_ms) / 2 / self.median_ms
+
 
 class Spread(Part):
     """A value over the rounds: a ratio of two variants' latencies, or a rate."""
@@ -826,6 +831,8 @@ class BenchmarkReport(Artifact):
     library_sha256: str | None = None
     # Each shape of a library that holds several; the other fields are the largest's.
     shapes: list[ShapeLatency] = []
+    # What disturbed the measurement, although it was repeated; empty if nothing did.
+    disturbed: str = ""
     conditions: Conditions
 
     @model_serializer(mode="wrap")
@@ -892,6 +899,8 @@ class Metrics(Artifact):
     onnxruntime_start_s: float | None = None
     resident_mb: float | None = None
     onnxruntime_resident_mb: float | None = None
+    # 1 if the latencies were measured beside other work; null if not.
+    disturbed: int | None = None
 
     def figures(self) -> dict[str, float]:
         """The measured figures by name; DVC and MLflow take only numbers."""
@@ -908,6 +917,7 @@ class Metrics(Artifact):
             "tuning_s": self.tuning_s,
             "compile_s": self.compile_s,
             "trials": self.trials,
+            "disturbed": self.disturbed,
         }
         return {name: value for name, value in figures.items() if value is not None}
 
@@ -976,6 +986,8 @@ class Comparison(Artifact):
     kernels: list[KernelPair] = []
     # Of the libraries measured, by strategy.
     library_sha256: dict[str, str] = {}
+    # As in a benchmark's report.
+    disturbed: str = ""
     conditions: Conditions
 
     def headline(self) -> dict[str, float]:

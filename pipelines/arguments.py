@@ -1,8 +1,12 @@
-"""The command line of `fewtune`: each command with its options."""
+"""The command line of `fewtune`: a function for each command, whose docstring is its help.
+
+A docstring has a summary, a description, and examples, which are indented.
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 
 from fewtune import __version__
 
@@ -18,12 +22,13 @@ exit codes:
   130  interrupted; the same command goes on where it stopped
   143  terminated; likewise
 """
-_Commands = argparse._SubParsersAction
+_Parser = argparse.ArgumentParser
+_SOURCE = "path of an .onnx file, or light:NAME for an architecture of the onnx package"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Parser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog="fewtune",
         description="Selective tuning for TVM: tune few tasks of a model, serve them all.",
@@ -36,46 +41,45 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_models(commands)
-    _add_run(commands)
-    _add_results(commands)
-    _add_logs(commands)
-    _add_predictor(commands)
-    _add_compile(commands)
-    _add_bundle(commands)
-    _add_services(commands)
+    for module, functions in _COMMANDS.items():
+        for add_options in functions:
+            name = add_options.__name__
+            summary, _, text = inspect.cleandoc(add_options.__doc__ or "").partition("\n\n")
+            description, _, examples = text.partition("\n\n  ")
+            command = commands.add_parser(
+                name,
+                help=f"{summary[:1].lower()}{summary[1:].removesuffix('.')}",
+                description=description,
+                epilog=f"examples:\n  {examples}\n{CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            # Imported when it runs.
+            command.set_defaults(function=f"fewtune.pipelines.commands.{module}:{name}")
+            add_options(command)
     return top
 
 
-def _command(
-    commands: _Commands, function: str, summary: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-    """Add a command, whose function is imported from ``pipelines.commands`` when it runs."""
-    command = commands.add_parser(
-        function.partition(":")[2],
-        help=summary,
-        description=description,
-        epilog=f"examples:\n{examples}{CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(function=f"pipelines.commands.{function}")
-    return command
-
-
-def _flag(command: argparse.ArgumentParser, name: str, meaning: str) -> None:
+def _flag(command: _Parser, name: str, meaning: str) -> None:
     command.add_argument(name, action="store_true", help=meaning)
 
 
-def _several(command: argparse.ArgumentParser, name: str, form: str, meaning: str) -> None:
+_WIDE = "every column, not only those that fit 80 letters"
+
+
+def _json(command: argparse._ActionsContainer) -> None:
+    command.add_argument("--json", action="store_true", help="as JSON on standard output")
+
+
+def _several(command: _Parser, name: str, form: str, meaning: str) -> None:
     meaning = f"{meaning}; may be given several times"
     command.add_argument(name, action="append", default=[], metavar=form, help=meaning)
 
 
-def _only_models(command: argparse.ArgumentParser) -> None:
+def _only_models(command: _Parser) -> None:
     command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
 
 
-def _shape_options(command: argparse.ArgumentParser) -> None:
+def _shape_options(command: _Parser) -> None:
     dynamic = "shape of an input with dynamic dimensions; several of one make one library of all"
     _several(command, "--shape", "INPUT=1,3,224,224", dynamic)
     named = "size, or sizes, of a named dynamic dimension, in every input"
@@ -84,7 +88,7 @@ def _shape_options(command: argparse.ArgumentParser) -> None:
     _several(command, "--paddable", "NAME=0", padded)
 
 
-def _input_options(command: argparse.ArgumentParser) -> None:
+def _input_options(command: _Parser) -> None:
     _shape_options(command)
     bound = "bind an input to a value: a number, a list or an .npy file"
     _several(command, "--constant", "INPUT=16000", bound)
@@ -92,71 +96,77 @@ def _input_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--inputs", metavar="FILE.npz", help=sample)
 
 
-def _add_models(commands: _Commands) -> None:
-    check = _command(
-        commands,
-        "models:check",
-        "say what a run would make of a model, without registering it",
-        "Import a model, compare its untuned outputs with onnxruntime's, and list its tasks, what "
-        "would be tuned, options left out, and an estimate of the time.",
-        "  fewtune check detector.onnx\n"
-        "  fewtune check bert.onnx --dimension batch=1 --dimension sequence=128\n"
-        "  fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json\n",
-    )
-    info = _command(
-        commands,
-        "library:info",
-        "say what a library is: its model, inputs, outputs, machine, accuracy",
-        "Print the note of a library that fewtune made, after its digest was checked. Nothing of "
-        "it is run.",
-        "  fewtune info out/squeezenet/selective/compile/model.so\n"
-        "  fewtune info model.so --json\n",
-    )
-    info.add_argument("library", metavar="LIBRARY", help="path of a model.so")
-    _flag(info, "--json", "as JSON on standard output")
-    source = "path of an .onnx file, or light:NAME for an architecture of the onnx package"
-    check.add_argument("source", metavar="MODEL", help=f"{source}, or a registered name")
-    _flag(check, "--json", "as JSON on standard output")
-    add = _command(
-        commands,
-        "models:add",
-        "register an ONNX model under a name",
-        "Check an ONNX model, copy it under models/ and list it in params.yaml.",
-        "  fewtune add ~/models/detector.onnx\n"
-        "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
-        "  fewtune add bert.onnx --dimension batch=1 --dimension sequence=16,32,64,128\n"
-        "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
-    )
-    add.add_argument("source", metavar="SOURCE", help=source)
-    add.add_argument("--name", help="a plain name; the file's unless given")
+def _seed(command: _Parser) -> None:
+    command.add_argument("--seed", type=int, default=0, help="of the weights of a light: model")
+
+
+def check(command: _Parser) -> None:
+    """Say what a run would make of a model, without registering it.
+
+    Import a model, compare its untuned outputs with onnxruntime's, and list its
+    tasks, what would be tuned, options left out, and an estimate of the time.
+
+      fewtune check detector.onnx
+      fewtune check bert.onnx --dimension batch=1 --dimension sequence=128
+      fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json
+    """
+    command.add_argument("source", metavar="MODEL", help=f"{_SOURCE}, or a registered name")
+    _json(command)
+    _input_options(command)
+    _seed(command)
+
+
+def info(command: _Parser) -> None:
+    """Say what a library is: its model, inputs, outputs, machine, accuracy.
+
+    Print the note of a library that fewtune made, after its digest was checked.
+    Nothing of it is run.
+
+      fewtune info out/squeezenet/selective/compile/model.so
+      fewtune info model.so --json
+    """
+    command.add_argument("library", metavar="LIBRARY", help="path of a model.so")
+    _json(command)
+
+
+def add(command: _Parser) -> None:
+    """Register an ONNX model under a name.
+
+    Check an ONNX model, copy it under models/ and list it in params.yaml.
+
+      fewtune add ~/models/detector.onnx
+      fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128
+      fewtune add bert.onnx --dimension batch=1 --dimension sequence=16,32,64,128
+      fewtune add light:resnet50 --name resnet50 --seed 1
+    """
+    command.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    command.add_argument("--name", help="a plain name; the file's unless given")
     unchecked = "register without importing it and comparing its outputs, which a run does anyway"
-    _flag(add, "--no-check", unchecked)
-    _flag(add, "--replace", "replace another model of that name")
-    for command in (check, add):
-        _input_options(command)
-        weights = "of the weights of a light: model"
-        command.add_argument("--seed", type=int, default=0, help=weights)
+    _flag(command, "--no-check", unchecked)
+    _flag(command, "--replace", "replace another model of that name")
+    _input_options(command)
+    _seed(command)
 
 
-def _add_run(commands: _Commands) -> None:
-    run = _command(
-        commands,
-        "run:run",
-        "bring results up to date: import, select, tune, share, compile, benchmark",
-        "Run the pipeline's stages through DVC and record the results in MLflow. What is up to "
-        "date is not run again. With PREFECT_API_URL set, it is a flow run there.",
-        "  fewtune run                                  models of params.yaml, selective\n"
-        "  fewtune run squeezenet resnet50 --all        every strategy, and their comparison\n"
-        "  fewtune run model.onnx --shape x=1,3,64,64   registers your model first\n"
-        "  fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value\n"
-        "  fewtune run squeezenet --trials 32 --set share_schedules.top='5%'\n"
-        "\nTrials, budget, target and --set are written into params.yaml, so that DVC knows\n"
-        "them; they stay until they are changed again.\n",
-    )
+def run(command: _Parser) -> None:
+    """Bring results up to date: import, select, tune, share, compile, benchmark.
+
+    Run the pipeline's stages through DVC and record the results in MLflow. What is
+    up to date is not run again. With PREFECT_API_URL set, it is a flow run there.
+
+      fewtune run                                  models of params.yaml, selective
+      fewtune run squeezenet resnet50 --all        every strategy, and their comparison
+      fewtune run model.onnx --shape x=1,3,64,64   registers your model first
+      fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value
+      fewtune run squeezenet --trials 32 --set share_schedules.top='5%'
+
+    Trials, budget, target and --set are written into params.yaml, so that DVC knows
+    them; they stay until they are changed again.
+    """
     named = "a registered name or an .onnx file; the models of params.yaml unless given"
-    run.add_argument("models", nargs="*", metavar="MODEL", help=named)
-    run.add_argument("--name", help="a plain name for the .onnx file; the file's unless given")
-    which = run.add_mutually_exclusive_group()
+    command.add_argument("models", nargs="*", metavar="MODEL", help=named)
+    command.add_argument("--name", help="a plain name for the .onnx file; the file's unless given")
+    which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--strategy",
         action="append",
@@ -166,11 +176,11 @@ def _add_run(commands: _Commands) -> None:
     )
     every = "every strategy of params.yaml, and their comparison"
     which.add_argument("--all", action="store_true", help=every)
-    run.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
-    run.add_argument("--budget", type=float, metavar="SECONDS", help="tune.budget_s")
+    command.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
+    command.add_argument("--budget", type=float, metavar="SECONDS", help="tune.budget_s")
     target = "fingerprint.target: auto, a kind such as cuda, or JSON"
-    run.add_argument("--target", metavar="T", help=target)
-    where = run.add_mutually_exclusive_group()
+    command.add_argument("--target", metavar="T", help=target)
+    where = command.add_mutually_exclusive_group()
     where.add_argument(
         "--device",
         metavar="D",
@@ -184,92 +194,111 @@ def _add_run(commands: _Commands) -> None:
         help="the same, a fleet: tcp://HOST:8786 of a Dask scheduler, or local:2 for two workers "
         "here (they take turns)",
     )
-    _several(run, "--set", "KEY.PATH=VALUE", "any other parameter")
+    _several(command, "--set", "KEY.PATH=VALUE", "any other parameter")
     again = "run every stage of these models again, also where nothing changed"
-    _flag(run, "--force", f"{again}: after an update of fewtune, or a noisy hour")
-    _input_options(run)
+    _flag(command, "--force", f"{again}: after an update of fewtune, or a noisy hour")
+    _flag(command, "--wide", _WIDE)
+    _json(command)
+    told = command.add_mutually_exclusive_group()
+    told.add_argument("--quiet", action="store_true", help="no progress, only results and errors")
+    told.add_argument("--verbose", action="store_true", help="also what the library and TVM log")
+    _input_options(command)
 
 
-def _add_results(commands: _Commands) -> None:
-    record = _command(
-        commands,
-        "run:record",
-        "record results that `dvc repro` or `dvc exp run` made",
-        "Record every result on disk that is not in MLflow yet. `fewtune run` does so for the "
-        "results that it brings up to date.",
-        "  dvc repro && fewtune record\n  fewtune record squeezenet\n",
-    )
-    _only_models(record)
-    report = _command(
-        commands,
-        "results:report",
-        "show the results on disk",
-        "Show the results table again, from what the stages wrote.",
-        "  fewtune report\n"
-        "  fewtune report squeezenet --kernels\n"
-        "  fewtune report --markdown > results.md\n",
-    )
-    _only_models(report)
-    _flag(report, "--kernels", "and each result's kernels")
-    _flag(report, "--markdown", "as markdown")
-    compare = _command(
-        commands,
-        "results:compare",
-        "show recorded results side by side, from MLflow",
-        "Compare two or more results recorded in MLflow, with their conditions. A model stands for "
-        "the latest result of each of its strategies.",
-        "  fewtune compare squeezenet                   selective against full\n"
-        "  fewtune compare squeezenet-selective 4f2a91c0\n",
-    )
+def record(command: _Parser) -> None:
+    """Record results that `dvc repro` or `dvc exp run` made.
+
+    Record every result on disk that is not in MLflow yet. `fewtune run` does so for
+    the results that it brings up to date.
+
+      dvc repro && fewtune record
+      fewtune record squeezenet
+    """
+    _only_models(command)
+
+
+def report(command: _Parser) -> None:
+    """Show the results on disk.
+
+    Show the results table again, from what the stages wrote.
+
+      fewtune report
+      fewtune report squeezenet --kernels
+      fewtune report --markdown > results.md
+    """
+    _only_models(command)
+    _flag(command, "--kernels", "and each result's kernels")
+    _flag(command, "--wide", _WIDE)
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="as markdown")
+    _json(form)
+
+
+def compare(command: _Parser) -> None:
+    """Show recorded results side by side, from MLflow.
+
+    Compare two or more results recorded in MLflow, with their conditions. A model
+    stands for the latest result of each of its strategies; with one strategy, for
+    its latest two.
+
+      fewtune compare squeezenet                   selective against full
+      fewtune compare squeezenet-selective 4f2a91c0
+    """
     named = "a model, a run's name, id or its beginning"
-    compare.add_argument("results", nargs="+", metavar="MODEL|RUN", help=named)
-    watch = _command(
-        commands,
-        "results:watch",
-        "compare the latest results with those before, and fail if one is slower",
-        "Put the latest recorded result of each model beside the one before it, of the same "
-        "machine and strategy, with the noise of both. Ends with code 6 if one is slower by more "
-        "than the noise, and says which settings and versions changed and which kernels are "
-        "slower. Writes a page of all results over time.",
-        "  fewtune run --force && fewtune watch\n"
-        "  fewtune watch squeezenet --page fleet\n"
-        "  fewtune watch --fleet                     every machine in MLflow\n",
-    )
-    _only_models(watch)
-    _flag(watch, "--fleet", "results of every machine, not of this one only")
+    command.add_argument("results", nargs="+", metavar="MODEL|RUN", help=named)
+    _json(command)
+
+
+def watch(command: _Parser) -> None:
+    """Compare the latest results with those before, and fail if one is slower.
+
+    Put the latest recorded result of each model beside the one before it, of the
+    same machine and strategy, with the noise of both. Ends with code 6 if one is
+    slower by more than the noise, and says which settings and versions changed and
+    which kernels are slower. Writes a page of all results over time.
+
+      fewtune run --force && fewtune watch
+      fewtune watch squeezenet --page fleet
+      fewtune watch --fleet                     every machine in MLflow
+    """
+    _only_models(command)
+    _flag(command, "--fleet", "results of every machine, not of this one only")
+    _flag(command, "--wide", _WIDE)
+    _json(command)
     page = "folder for fleet.md and fleet.png (default .fewtune/fleet)"
-    watch.add_argument("--page", metavar="DIR", help=page)
+    command.add_argument("--page", metavar="DIR", help=page)
 
 
-def _add_logs(commands: _Commands) -> None:
-    log = _command(
-        commands,
-        "logs:log",
-        "merge tuning logs, or keep the best of one, for a later run to start from",
-        "Write the tuning records of one log or of several into another. A log is a folder with "
-        "log.json and TVM's two database files. Logs of different machines, targets, thread "
-        "counts, TVM versions or ways of measuring are refused.",
-        "  fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet\n"
-        "  fewtune log out/*/full/share --output all\n"
-        "\nWhat lies under logs/ (tune.start_from) is tried first by the next run.\n",
-    )
-    log.add_argument("logs", nargs="+", metavar="LOG", help="folder of a log")
-    log.add_argument("--output", required=True, metavar="DIR", help="a folder to be made")
-    log.add_argument(
-        "--best", type=int, metavar="K", help="keep the K fastest of each workload (all)"
-    )
-    bank = _command(
-        commands,
-        "logs:bank",
-        "hand tuned schedules to another machine of the same kind, as one file",
-        "Write the best schedules of the logs below bank/ into one file, or read such a file. A "
-        "file of another machine, target, thread count, TVM version or way of measuring is "
-        "refused.",
-        "  fewtune bank export zoo.bank --licence CC0-1.0\n"
-        "  fewtune bank import zoo.bank\n"
-        "  fewtune run MODEL --set build_bank.selective.logs=bank\n",
-    )
-    kinds = bank.add_subparsers(dest="action", metavar="export|import", required=True)
+def log(command: _Parser) -> None:
+    """Merge tuning logs, or keep the best of one, for a later run to start from.
+
+    Write the tuning records of one log or of several into another. A log is a folder
+    with log.json and TVM's two database files. Logs of different machines, targets,
+    thread counts, TVM versions or ways of measuring are refused.
+
+      fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet
+      fewtune log out/*/full/share --output all
+
+    What lies under logs/ (tune.start_from) is tried first by the next run.
+    """
+    command.add_argument("logs", nargs="+", metavar="LOG", help="folder of a log")
+    command.add_argument("--output", required=True, metavar="DIR", help="a folder to be made")
+    best = "keep the K fastest of each workload (all)"
+    command.add_argument("--best", type=int, metavar="K", help=best)
+
+
+def bank(command: _Parser) -> None:
+    """Hand tuned schedules to another machine of the same kind, as one file.
+
+    Write the best schedules of the logs below bank/ into one file, or read such a
+    file. A file of another machine, target, thread count, TVM version or way of
+    measuring is refused.
+
+      fewtune bank export zoo.bank --licence CC0-1.0
+      fewtune bank import zoo.bank
+      fewtune run MODEL --set build_bank.selective.logs=bank
+    """
+    kinds = command.add_subparsers(dest="action", metavar="export|import", required=True)
     export = kinds.add_parser("export", help="write a file")
     export.add_argument("file", metavar="FILE", help="to be made")
     export.add_argument("--logs", default="bank", metavar="DIR", help="folder of logs (bank)")
@@ -281,18 +310,18 @@ def _add_logs(commands: _Commands) -> None:
     taken.add_argument("--name", metavar="NAME", help="folder below bank/; the file's name")
 
 
-def _add_predictor(commands: _Commands) -> None:
-    predictor = _command(
-        commands,
-        "predictor:predictor",
-        "train, list or describe predictors, which rate schedules before they are made",
-        "A predictor is trained on models that were tuned in full, or on samples kept of such.",
-        "  fewtune predictor train practice_{1..16} --output predictors/mine --keep mine.npz\n"
-        "  fewtune predictor list\n"
-        "  fewtune predictor info epyc\n"
-        "  fewtune run MODEL --set tune.predictor=predictors/mine\n",
-    )
-    kinds = predictor.add_subparsers(dest="action", metavar="train|list|info", required=True)
+def predictor(command: _Parser) -> None:
+    """Train, list or describe predictors, which rate schedules before they are made.
+
+    A predictor is trained on models that were tuned in full, or on samples kept of
+    such.
+
+      fewtune predictor train practice_{1..16} --output predictors/mine --keep mine.npz
+      fewtune predictor list
+      fewtune predictor info epyc
+      fewtune run MODEL --set tune.predictor=predictors/mine
+    """
+    kinds = command.add_subparsers(dest="action", metavar="train|list|info", required=True)
     train = kinds.add_parser("train", help="train one")
     train.add_argument("models", nargs="*", metavar="MODEL", help="tuned in full here")
     _several(train, "--samples", "FILE", "kept earlier")
@@ -301,22 +330,22 @@ def _add_predictor(commands: _Commands) -> None:
     train.add_argument("--most-trials", type=int, metavar="N", help=most)
     output = "without ending, such as predictors/mine"
     train.add_argument("--output", required=True, metavar="PATH", help=output)
-    kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")
-    info = kinds.add_parser("info", help="what one was trained on")
-    info.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
+    listed = "those that come with fewtune, and those of predictors/"
+    _json(kinds.add_parser("list", help=listed))
+    about = kinds.add_parser("info", help="what one was trained on")
+    about.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
 
 
-def _add_compile(commands: _Commands) -> None:
-    command = _command(
-        commands,
-        "models:compile",
-        "compile a model for a GPU that is not here, without tuning",
-        "Import a model, check it on this machine's CPU beside onnxruntime, schedule its kernels "
-        "by rule, and write a library with machine code for the architecture named. Needs NVIDIA's "
-        "compiler: pip install 'fewtune[cuda]'. Nothing is run on a GPU.",
-        "  fewtune compile squeezenet --target cuda --arch sm_90\n"
-        "  fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu\n",
-    )
+def compile(command: _Parser) -> None:
+    """Compile a model for a GPU that is not here, without tuning.
+
+    Import a model, check it on this machine's CPU beside onnxruntime, schedule its
+    kernels by rule, and write a library with machine code for the architecture named.
+    Needs NVIDIA's compiler: pip install 'fewtune[cuda]'. Nothing is run on a GPU.
+
+      fewtune compile squeezenet --target cuda --arch sm_90
+      fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu
+    """
     command.add_argument("model", metavar="MODEL", help="a registered name or an .onnx file")
     command.add_argument("--target", choices=["cuda"], default="cuda")
     command.add_argument("--arch", default="sm_90", help="of the GPU (default sm_90)")
@@ -325,58 +354,73 @@ def _add_compile(commands: _Commands) -> None:
     _shape_options(command)
 
 
-def _add_bundle(commands: _Commands) -> None:
-    command = _command(
-        commands,
-        "bundle:bundle",
-        "write a library with all that runs it, for a machine without fewtune and TVM",
-        "Write a model's library, TVM's runtime, a loader for Python (NumPy only), a header and an "
-        "example for C++, and licenses: 6 MB beside the library.",
-        "  fewtune bundle squeezenet\n"
-        "  fewtune bundle squeezenet --to squeezenet.tar.gz\n"
-        "  fewtune bundle model.so --to /srv/detector\n",
-    )
-    command.add_argument(
-        "model", metavar="MODEL", help="a model with a result, or a library's path"
-    )
+def bundle(command: _Parser) -> None:
+    """Write a library with all that runs it, for a machine without fewtune and TVM.
+
+    Write a model's library, TVM's runtime, a loader for Python (NumPy only), a header
+    and an example for C++, and licenses: 6 MB beside the library.
+
+      fewtune bundle squeezenet
+      fewtune bundle squeezenet --to squeezenet.tar.gz
+      fewtune bundle model.so --to /srv/detector
+    """
+    model = "a model with a result, or a library's path"
+    command.add_argument("model", metavar="MODEL", help=model)
     place = "a folder, or a file that ends in .tar.gz, not there yet (default MODEL-bundle)"
     command.add_argument("--to", metavar="PATH", help=place)
     command.add_argument("--strategy", default="selective", help="of the result (selective)")
 
 
-def _add_services(commands: _Commands) -> None:
-    worker = _command(
-        commands,
-        "services:worker",
-        "let this machine measure for a fleet",
-        "Run a Dask worker with one device, until interrupted. It runs whatever the scheduler's "
-        "clients send: connect it to machines that you trust only. Further options go to Dask's "
-        "worker.",
-        "  dask scheduler --host 192.168.1.2                       on one machine\n"
-        "  fewtune worker tcp://192.168.1.2:8786                   on each that measures\n"
-        "  fewtune run squeezenet --cluster tcp://192.168.1.2:8786\n",
-    )
-    worker.add_argument("scheduler", metavar="ADDRESS", help="tcp://HOST:8786, or tls://...")
+def worker(command: _Parser) -> None:
+    """Let this machine measure for a fleet.
+
+    Run a Dask worker with one device, until interrupted. It runs whatever the
+    scheduler's clients send: connect it to machines that you trust only. Further
+    options go to Dask's worker.
+
+      dask scheduler --host 192.168.1.2                       on one machine
+      fewtune worker tcp://192.168.1.2:8786                   on each that measures
+      fewtune run squeezenet --cluster tcp://192.168.1.2:8786
+    """
+    command.add_argument("scheduler", metavar="ADDRESS", help="tcp://HOST:8786, or tls://...")
     further = "of `dask worker`, such as --tls-ca-file FILE --tls-cert FILE --tls-key FILE"
-    worker.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help=further)
-    serve = _command(
-        commands,
-        "services:serve",
-        "run on a schedule, without a work pool",
-        "Serve the deployments of prefect.yaml in this process until interrupted. Starts a Prefect "
-        "server on 127.0.0.1, with its page, unless PREFECT_API_URL is set. The page asks for the "
-        "name and password in .fewtune/prefect-auth.",
-        "  fewtune serve                     nightly, as prefect.yaml says\n"
-        "  fewtune serve --cron '0 */6 * * *'\n",
-    )
-    serve.add_argument("--cron", help="instead of the schedules of prefect.yaml")
-    serve.add_argument("--port", type=int, default=4200, help="of the server (default 4200)")
-    ui = _command(
-        commands,
-        "services:ui",
-        "open the recorded results: MLflow's page on 127.0.0.1",
-        "Serve MLflow's page on 127.0.0.1 until interrupted. It asks for the name and password in "
-        ".fewtune/mlflow-auth. Leave it off while something is measured.",
-        "  fewtune ui\n  fewtune ui --port 5001\n",
-    )
-    ui.add_argument("--port", type=int, default=5000, help="(default 5000)")
+    command.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help=further)
+
+
+def serve(command: _Parser) -> None:
+    """Run on a schedule, without a work pool.
+
+    Serve the deployments of prefect.yaml in this process until interrupted. Starts a
+    Prefect server on 127.0.0.1, with its page, unless PREFECT_API_URL is set. The
+    page asks for the name and password in .fewtune/prefect-auth.
+
+      fewtune serve                     nightly, as prefect.yaml says
+      fewtune serve --cron '0 */6 * * *'
+    """
+    command.add_argument("--cron", help="instead of the schedules of prefect.yaml")
+    command.add_argument("--port", type=int, default=4200, help="of the server (default 4200)")
+
+
+def ui(command: _Parser) -> None:
+    """Open the recorded results: MLflow's page on 127.0.0.1.
+
+    Serve MLflow's page on 127.0.0.1 until interrupted. It asks for the name and
+    password in .fewtune/mlflow-auth. Leave it off while something is measured.
+
+      fewtune ui
+      fewtune ui --port 5001
+    """
+    command.add_argument("--port", type=int, default=5000, help="(default 5000)")
+
+
+# By the module of `pipelines.commands` that carries them out.
+_COMMANDS = {
+    "models": (check, add, compile),
+    "run": (run, record),
+    "results": (report, compare, watch),
+    "library": (info,),
+    "logs": (log, bank),
+    "predictor": (predictor,),
+    "bundle": (bundle,),
+    "services": (worker, serve, ui),
+}

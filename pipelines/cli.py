@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pkgutil import resolve_name
 
 from fewtune.errors import INTERRUPTED, TERMINATED
-from pipelines.arguments import parser
-from stages.ending import exit_code
+from fewtune.pipelines.arguments import parser
+from fewtune.stages.ending import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The flow: the run of `pipelines.runs.run_plan`, its steps as tasks of Prefect.
+"""The flow: the run of `fewtune.pipelines.runs.run_plan`, its steps as tasks of Prefect.
 
 It is used for schedules, workers, and runs with a server in `PREFECT_API_URL`. Without a server, a
 command does the same without Prefect: a server of its own takes ten seconds to start, and disturbs
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipelines.checkout import environment  # noqa: F401  (before Prefect, which reads it when imported)
+from fewtune.pipelines.checkout import environment  # noqa: F401  (before Prefect, which reads it when imported)
 
 # isort: split
 import httpx
@@ -24,12 +24,12 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FAULT, FewtuneError, one_line
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.runs.outcome import Outcome
+from fewtune.pipelines.runs.run_plan import Steps, run_all
+from fewtune.pipelines.runs.stage_process import Ending
 from fewtune.report import kernel_tables, tables
-from pipelines.checkout.project import find_root
-from pipelines.runs.outcome import Outcome
-from pipelines.runs.run_plan import Steps, run_all
-from pipelines.runs.stage_process import Ending
-from stages.params import LISTS
+from fewtune.stages.params import LISTS
 
 _LONGEST_NAME = 200
 # What Prefect's client raises if its server is away, slow, or refuses a request.
@@ -165,8 +165,8 @@ def selective_tuning(
 
 def _watched(models: list[str] | None) -> Ending:
     """Compare the latest recorded results with those before; show the fleet over time."""
-    from pipelines.records.fleet import fleet_markdown, fleet_picture
-    from pipelines.records.watch import raise_if_slower, watch
+    from fewtune.pipelines.records.fleet import fleet_markdown, fleet_picture
+    from fewtune.pipelines.records.watch import raise_if_slower, watch
 
     root = find_root()
     try:

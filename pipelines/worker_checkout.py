@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipelines.checkout.project import find_root
+from fewtune.pipelines.checkout.project import find_root
 
 # Names the checkout that a worker runs in, if it is not that of its installed fewtune.
 CHECKOUT = "FEWTUNE_CHECKOUT"

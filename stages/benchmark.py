@@ -5,12 +5,12 @@ from __future__ import annotations
 from fewtune.artifacts import Fingerprint, Metrics
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.result import ResultFolders
+from fewtune.stages.command import main, measuring, say
+from fewtune.stages.commit import commit
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from fewtune.util.table import number
-from stages.command import main, measuring, say
-from stages.commit import commit
-from stages.params import load_section
-from stages.paths import HEADLINE, Places
 
 
 def run(model: str, strategy: str) -> None:
@@ -37,10 +37,12 @@ def run(model: str, strategy: str) -> None:
             directory,
             commit=commit(),
         )
-        figures = Metrics.read(directory).headline()
-        write_text(directory / HEADLINE, canonical_json(figures))
+    figures = Metrics.read(places.benchmarked(model, strategy)).headline()
+    write_text(places.figures(model, strategy), canonical_json(figures))
     medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
-    say(f"{model} ({strategy}): {medians}")
+    say(f"{model} ({strategy}): {medians}{', disturbed' if report.disturbed else ''}")
+    if report.disturbed:
+        say(f"disturbed: {report.disturbed}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The command line that every stage shares: ``python -m stages.<name> --model M --strategy S``."""
+"""The command line of every stage: ``python -m fewtune.stages.<name> --model M --strategy S``."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import logging
+import os
 import shutil
 import signal
 import sys
@@ -14,11 +16,13 @@ from pathlib import Path
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock
+from fewtune.stages.ending import exit_code
+from fewtune.stages.parent_watch import end_with_starter
+from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
-from stages.ending import exit_code
-from stages.parent_watch import end_with_starter
-from stages.paths import Places
 
+# If it is set, stages print what the library logs.
+VERBOSE = "FEWTUNE_VERBOSE"
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
 
@@ -67,12 +71,15 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
         Instead of the process's own arguments.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m stages.{stage}", description=inspect.getdoc(run)
+        prog=f"python -m fewtune.stages.{stage}", description=inspect.getdoc(run)
     )
     for name in inspect.signature(run).parameters:
         parser.add_argument(f"--{name}", required=True)
     options = vars(parser.parse_args(arguments))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get(VERBOSE):
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("fewtune").setLevel(logging.DEBUG)
 
     def work() -> int:
         end_with_starter()

@@ -6,11 +6,11 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, Fingerprint, Metrics
 from fewtune.benchmark.compare import Result, compare_strategies
+from fewtune.stages.command import main, measuring, say
+from fewtune.stages.commit import commit
+from fewtune.stages.params import COMPARED, load_section
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, whole_directory, write_text
-from stages.command import main, measuring, say
-from stages.commit import commit
-from stages.params import COMPARED, load_section
-from stages.paths import HEADLINE, Places
 
 
 def run(model: str) -> None:
@@ -39,7 +39,7 @@ def run(model: str) -> None:
             commit=commit(),
         )
         write_text(directory / "curves.json", canonical_json(_curves(places, model)))
-        write_text(directory / HEADLINE, canonical_json(comparison.headline()))
+    write_text(places.figures(model, "compare"), canonical_json(comparison.headline()))
     say(
         f"{model}: {comparison.achieved_perf_pct:.1f} % of the performance in "
         f"{comparison.used_time_pct:.1f} % of the time"

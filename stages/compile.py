@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fewtune.compile.compile_apart import CompileJob, compile_apart
+from fewtune.stages.command import main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
-from stages.command import main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

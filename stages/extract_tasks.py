@@ -6,11 +6,11 @@ from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.errors import last_line
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import read_lowered
+from fewtune.stages.command import main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_tasks
 from fewtune.util.files import whole_directory, write_text
-from stages.command import main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str) -> None:

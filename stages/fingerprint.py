@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fewtune.machine.fingerprint import detect_fingerprint
+from fewtune.stages.command import main, say
+from fewtune.stages.params import load_all
+from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
-from stages.command import main, say
-from stages.params import load_all
-from stages.paths import Places
 
 
 def run() -> None:

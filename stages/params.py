@@ -18,8 +18,8 @@ from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError, quoted
 from fewtune.model.registration import RESERVED_NAMES, check_name
+from fewtune.stages.paths import Places
 from fewtune.util.validation import complaint, nearest
-from stages.paths import Places
 
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {

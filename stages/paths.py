@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# The figures of a result that stages `show_result` and `show_comparison` copy into git.
-HEADLINE = "headline.json"
-
 
 @dataclass(frozen=True)
 class Places:
@@ -113,6 +110,10 @@ class Places:
     def compared(self, model: str) -> Path:
         """Output of stage compare."""
         return self.out / model / "compare"
+
+    def figures(self, model: str, kind: str) -> Path:
+        """The figures of a strategy's result, or of the comparison, that DVC shows; in git."""
+        return self.root / "metrics" / model / f"{kind}.json"
 
     def journal(self, model: str, strategy: str, stage: str) -> Path:
         """What a measuring stage keeps as it goes, to resume from when it is killed."""

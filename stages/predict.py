@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from fewtune.compile.compile_apart import CompileJob, compile_apart
-from fewtune.prediction.predict_apart import PredictJob, predict_apart
-from fewtune.steps.steps import FIRST_LIBRARY
+from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
+from fewtune.stages.command import main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
-from stages.command import main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -9,11 +9,11 @@ from fewtune.bank.bank import Bank
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.heat_map import write_similarity
 from fewtune.selection.select import select_tasks
+from fewtune.stages.command import main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
-from stages.command import main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -7,10 +7,10 @@ from collections import Counter
 from fewtune.artifacts import Fingerprint, Selection
 from fewtune.measure.device import device_of
 from fewtune.sharing.share import share_schedules
+from fewtune.stages.command import journalled, main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
-from stages.command import journalled, main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
 from fewtune.measure.device import device_of
+from fewtune.stages.command import journalled, main, say
+from fewtune.stages.params import load_section
+from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import empty_report, tune
 from fewtune.util.files import whole_directory
-from stages.command import journalled, main, say
-from stages.params import load_section
-from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

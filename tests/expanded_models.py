@@ -7,7 +7,7 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import all_nodes
-from fewtune.onnx_graph.operators import elementwise, images, normalizations
+from fewtune.onnx_graph.operators import elementwise, normalizations, windows
 from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.simplify import with_shapes
@@ -45,8 +45,8 @@ def expanded(model: ModelProto) -> ModelProto:
         ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
     }
     # Of these, some forms stay as they are.
-    stays = elementwise.HANDLERS.keys() | normalizations.HANDLERS.keys() | images.HANDLERS.keys()
-    stays |= {("", "Concat")}
+    stays = elementwise.HANDLERS.keys() | normalizations.HANDLERS.keys() | windows.HANDLERS.keys()
+    stays |= {("", "Concat"), ("", "SplitToSequence")}
     assert not kinds & ((EARLY | UNROLLED).keys() - stays)
     return result
 

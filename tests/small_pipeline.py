@@ -9,53 +9,9 @@ import sys
 from pathlib import Path
 
 MODELS = ("good", "bad")
-STRATEGIES = ("selective", "full")
-PARAMS = """\
-models: [good, bad]   # two models
-strategies: [selective, full]
-prepare:
-  fail: bad           # the model whose stage fails
-search:
-  trials: 4
-finish:
-  fail: nothing
-"""
-PIPELINE = """\
-stages:
-  look:
-    cmd: mkdir -p out && echo machine > out/look.txt
-    always_changed: true
-    outs: [out/look.txt]
-  prepare:
-    matrix:
-      model: ${models}
-    cmd: python steps.py prepare ${item.model}
-    deps: [out/look.txt]
-    params: [prepare]
-    outs: ["out/${item.model}/prepare.txt"]
-  search:
-    matrix:
-      model: ${models}
-      strategy: ${strategies}
-    cmd: python steps.py search ${item.model} ${item.strategy}
-    deps: ["out/${item.model}/prepare.txt"]
-    params: [search]
-    outs: ["out/${item.model}/${item.strategy}/search.txt"]
-  finish:
-    matrix:
-      model: ${models}
-      strategy: ${strategies}
-    cmd: python steps.py finish ${item.model} ${item.strategy}
-    deps: ["out/${item.model}/${item.strategy}/search.txt"]
-    params: [finish]
-    outs: ["out/${item.model}/${item.strategy}/benchmark"]
-  join:
-    matrix:
-      model: ${models}
-    cmd: python steps.py join ${item.model}
-    deps: ["out/${item.model}/selective/benchmark", "out/${item.model}/full/benchmark"]
-    outs: ["out/${item.model}/compare"]
-"""
+# Under other names than DVC's own: it reads those of every folder of a repository.
+DATA = Path(__file__).parent / "data" / "small_pipeline"
+PIPELINE = (DATA / "pipeline.yaml").read_text()
 STEPS = '''\
 """Each step writes its output; what must exist first was checked by DVC."""
 
@@ -93,7 +49,7 @@ else:
 def make(root: Path) -> Path:
     """Make the repository in ``root``."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "params.yaml").write_text(PARAMS)
+    (root / "params.yaml").write_bytes((DATA / "parameters.yaml").read_bytes())
     (root / "dvc.yaml").write_text(PIPELINE)
     (root / "steps.py").write_text(STEPS)
     (root / ".gitignore").write_text("/out/\n/.fewtune/\n")

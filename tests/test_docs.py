@@ -13,8 +13,8 @@ import pytest
 
 import fewtune
 from fewtune.options import STRATEGY_GROUP, TuneOptions
+from fewtune.pipelines.cli import parser
 from fewtune.search import Knowledge, make_strategy
-from pipelines.cli import parser
 from tests import recorded
 from tests.made import libraries
 

@@ -12,7 +12,7 @@ from tests import tiny_models
 pytestmark = pytest.mark.slow
 
 QUICK = {
-    "benchmark": {"rounds": 3, "copies": 1},
+    "benchmark": {"rounds": 3, "copies": 1, "wait_s": 0},
     "share_schedules": {"finals": 0, "trials_per_task": 1},
 }
 

@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from tests.made.onnx_text import model_of
+
 OPSET = 17
 IR_VERSION = 8
 
@@ -51,51 +53,30 @@ def tiny_convolutional_model(
     generator = np.random.default_rng(seed)
     layers = {"a": (16, 3, 3), "b": (16, 16, 3), "c": (32, 16, 1), "d": (32, 32, 1)}
     weights = {}
-    nodes = []
-    value = "input"
     for name, (channels, inputs, kernel) in layers.items():
-        weights[f"{name}_weight"] = random_weight(
-            generator, channels, inputs, kernel, kernel, dtype=dtype
-        )
+        shape = (channels, inputs, kernel, kernel)
+        weights[f"{name}_weight"] = random_weight(generator, *shape, dtype=dtype)
         weights[f"{name}_bias"] = (generator.standard_normal(channels) * 0.1).astype(dtype)
-        nodes += [
-            helper.make_node(
-                "Conv",
-                [value, f"{name}_weight", f"{name}_bias"],
-                [f"{name}_conv"],
-                name=f"conv_{name}",
-                kernel_shape=[kernel, kernel],
-                pads=[kernel // 2] * 4,
-            ),
-            helper.make_node("Relu", [f"{name}_conv"], [f"{name}_relu"], name=f"relu_{name}"),
-        ]
-        value = f"{name}_relu"
-        if name == "b":
-            nodes.append(
-                helper.make_node(
-                    "MaxPool", [value], ["pooled"], name="pool", kernel_shape=[2, 2], strides=[2, 2]
-                )
-            )
-            value = "pooled"
     weights["dense_weight"] = random_weight(generator, 10, 32, dtype=dtype)
     weights["dense_bias"] = (generator.standard_normal(10) * 0.1).astype(dtype)
-    nodes += [
-        helper.make_node("GlobalAveragePool", [value], ["average"], name="average"),
-        helper.make_node("Flatten", ["average"], ["features"], name="flatten"),
-        helper.make_node(
-            "Gemm",
-            ["features", "dense_weight", "dense_bias"],
-            ["logits"],
-            name="dense",
-            transB=1,
-        ),
-    ]
-    return make_model(
-        nodes,
-        {"input": [batch, 3, 16, 16]},
-        {"logits": [batch, 10]},
-        weights,
-        element_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
+    kind, pads = "float16" if dtype is np.float16 else "float", "<pads = [1, 1, 1, 1]>"
+    size = f'"{batch}"' if isinstance(batch, str) else batch
+    return model_of(
+        f"""({kind}[{size},3,16,16] input) => ({kind}[{size},10] logits) {{
+            [conv_a] a_conv = Conv {pads} (input, a_weight, a_bias)
+            [relu_a] a_relu = Relu (a_conv)
+            [conv_b] b_conv = Conv {pads} (a_relu, b_weight, b_bias)
+            [relu_b] b_relu = Relu (b_conv)
+            [pool] pooled = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b_relu)
+            [conv_c] c_conv = Conv (pooled, c_weight, c_bias)
+            [relu_c] c_relu = Relu (c_conv)
+            [conv_d] d_conv = Conv (c_relu, d_weight, d_bias)
+            [relu_d] d_relu = Relu (d_conv)
+            [average] average = GlobalAveragePool (d_relu)
+            [flatten] features = Flatten (average)
+            [dense] logits = Gemm <transB = 1> (features, dense_weight, dense_bias)
+        }}""",
+        **weights,
     )
 
 
@@ -125,41 +106,34 @@ def softmax_model(seed: int = 0) -> ModelProto:
 def integer_input_model(seed: int = 0, element_type: int = TensorProto.INT64) -> ModelProto:
     """Token ids (``tokens``, 1 x 8) through an embedding and a dense layer: 1 x 8 x 24."""
     generator = np.random.default_rng(seed)
-    nodes = [
-        helper.make_node("Gather", ["embedding", "tokens"], ["embedded"], name="embed"),
-        helper.make_node("MatMul", ["embedded", "dense_weight"], ["dense"], name="dense"),
-        helper.make_node("Relu", ["dense"], ["output"], name="relu"),
-    ]
-    weights = {
-        "embedding": random_weight(generator, 32, 16),
-        "dense_weight": random_weight(generator, 16, 24),
-    }
-    return make_model(
-        nodes, {"tokens": [1, 8]}, {"output": [1, 8, 24]}, weights, input_type=element_type
+    kind = TensorProto.DataType.Name(element_type).lower()
+    return model_of(
+        f"""({kind}[1,8] tokens) => (float[1,8,24] output) {{
+            [embed] embedded = Gather (embedding, tokens)
+            [dense] dense = MatMul (embedded, dense_weight)
+            [relu] output = Relu (dense)
+        }}""",
+        embedding=random_weight(generator, 32, 16),
+        dense_weight=random_weight(generator, 16, 24),
     )
 
 
 def elementwise_model() -> ModelProto:
     """Relu and Add only: nothing in it is worth tuning."""
-    nodes = [
-        helper.make_node("Relu", ["input"], ["positive"], name="relu"),
-        helper.make_node("Add", ["input", "positive"], ["output"], name="add"),
-    ]
-    return make_model(nodes, {"input": [1, 64]}, {"output": [1, 64]})
+    nodes = "[relu] positive = Relu (input) [add] output = Add (input, positive)"
+    return model_of(f"(float[1,64] input) => (float[1,64] output) {{{nodes}}}")
 
 
 def two_input_model(seed: int = 0) -> ModelProto:
     """Two images (``left``, ``right``) through one convolution, added: 1 x 8 x 16 x 16."""
-    weight = random_weight(np.random.default_rng(seed), 8, 3, 3, 3)
-    nodes = [
-        helper.make_node(
-            "Conv", [side, "weight"], [f"{side}_conv"], name=f"conv_{side}", pads=[1, 1, 1, 1]
-        )
-        for side in ("left", "right")
-    ]
-    nodes.append(helper.make_node("Add", ["left_conv", "right_conv"], ["output"], name="add"))
-    shapes = {"left": [1, 3, 16, 16], "right": [1, 3, 16, 16]}
-    return make_model(nodes, shapes, {"output": [1, 8, 16, 16]}, {"weight": weight})
+    return model_of(
+        """(float[1,3,16,16] left, float[1,3,16,16] right) => (float[1,8,16,16] output) {
+            [conv_left] left_conv = Conv <pads = [1, 1, 1, 1]> (left, weight)
+            [conv_right] right_conv = Conv <pads = [1, 1, 1, 1]> (right, weight)
+            [add] output = Add (left_conv, right_conv)
+        }""",
+        weight=random_weight(np.random.default_rng(seed), 8, 3, 3, 3),
+    )
 
 
 def write_model(model: ModelProto, directory: Path, name: str = "model.onnx") -> Path:

@@ -133,13 +133,13 @@ def wrong_values(file: Path, chance: random.Random, count: int) -> Iterator[Any]
         yield f"{key.strip()}: {value}", do
 
 
-_COMMAND = ("-m", "pipelines.cli")
+_COMMAND = ("-m", "fewtune.pipelines.cli")
 _ONE = ("--model", MODEL)
 _BOTH = (*_ONE, "--strategy", STRATEGY)
 
 
 def _stage(name: str, *options: str) -> tuple[str, ...]:
-    return ("-m", f"stages.{name}", *options)
+    return ("-m", f"fewtune.stages.{name}", *options)
 
 
 def cases(root: Path, chance: random.Random) -> Iterator[Case]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.wild import fetch, read_list
 from benchmarks.zoo.registry import written
-from pipelines.arguments import parser
-from pipelines.commands.given import Given
+from fewtune.pipelines.arguments import parser
+from fewtune.pipelines.commands.given import Given
 
 
 def model_of(name: str, folder: Path) -> tuple[Path, Given]:

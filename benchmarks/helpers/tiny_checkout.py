@@ -83,7 +83,7 @@ def environment(root: Path, changes: Mapping[str, str] | None = None) -> dict[st
 def fewtune(root: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run ``fewtune`` with ``arguments`` at ``root``, with environment variables changed."""
     return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *arguments],
+        [sys.executable, "-m", "fewtune.pipelines.cli", *arguments],
         cwd=root,
         env=environment(root, changes),
         stdin=subprocess.DEVNULL,
@@ -108,6 +108,6 @@ def make(root: Path) -> Path:
 
 def set_parameters(root: Path, values: Mapping[str, Any]) -> None:
     """Write ``values``, by their key paths, into params.yaml at ``root``."""
-    from pipelines.checkout.parameters import change_parameters
+    from fewtune.pipelines.checkout.parameters import change_parameters
 
     change_parameters(root / "params.yaml", dict(values))

@@ -19,9 +19,9 @@ from fewtune.artifacts import (
     Metrics,
 )
 from fewtune.report.tables import conditions_lines
+from fewtune.stages.params import COMPARED
+from fewtune.stages.paths import Places
 from fewtune.util.table import MISSING, Table, number, percent
-from stages.params import COMPARED
-from stages.paths import Places
 
 _SELECTIVE = COMPARED[0]
 # Kernels that a slower model is explained by.

@@ -142,8 +142,8 @@ def write_rfc_table(comparisons: Sequence[Comparison], directory: Path) -> list[
 
 def main(directory: Path) -> None:
     """Write the table of the results on disk."""
-    from pipelines.checkout.project import find_root
-    from pipelines.checkout.results import read_results
+    from fewtune.pipelines.checkout.project import find_root
+    from fewtune.pipelines.checkout.results import read_results
 
     comparisons = tables.distinct_comparisons(read_results(find_root(), print))
     if not comparisons:

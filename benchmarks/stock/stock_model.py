@@ -47,12 +47,12 @@ from fewtune.onnx_graph.external_data import load
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
+from fewtune.stages.commit import commit
+from fewtune.stages.paths import Places
 from fewtune.storage.database import read_database
 from fewtune.task import weight_layout
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.util.files import canonical_json, write_text
-from stages.commit import commit
-from stages.paths import Places
 
 _TELL_EVERY_S = 60.0
 

@@ -20,6 +20,7 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.builds import Builds
+from fewtune.benchmark.disturbance import disturbance, waiting_remark
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
@@ -181,6 +182,8 @@ def _report(
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     tuned_ms = stats["tuned"].median_ms
     rows = kernel_rows(result, measured.kernels_s["tuned"], peak)
+    kernels_ms = sum((row.latency_ms or 0.0) * row.weight for row in rows)
+    quiets = [measured.quiet] if measured.quiet else []
     saved = result.imported.saved_flops
     return BenchmarkReport(
         model=result.selection.model,
@@ -194,7 +197,7 @@ def _report(
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(row.share for row in rows if row.is_searched and row.share is not None),
-        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),
+        kernels_ms=kernels_ms,
         model_gflops=result.flops / tuned_ms / 1e6,
         plain_gflops=(result.flops + saved) / tuned_ms / 1e6 if saved else None,
         model_byte_gops=result.byte_flops / tuned_ms / 1e6 if result.byte_flops else None,
@@ -207,7 +210,9 @@ def _report(
             *_remarks(tuned, shared, compiled),
             *(f"left out of the import: {step}" for step in result.imported.left_out),
             *measured.remarks,
+            *waiting_remark(quiets),
         ],
+        disturbed=disturbance(quiets, stats["tuned"], kernels_ms),
         library_sha256=sha256,
         conditions=conditions,
     )
@@ -244,6 +249,7 @@ def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
         peak_gflops=report.peak_gflops,
         peak_pct=report.peak_pct,
         outside_tuned_pct=report.outside_tuned_pct,
+        disturbed=1 if report.disturbed else None,
     )
 
 

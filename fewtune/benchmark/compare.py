@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.disturbance import disturbance
 from fewtune.benchmark.kernels import kernel_pairs
 from fewtune.benchmark.options import CompareOptions
 from fewtune.benchmark.peers import OPENVINO
@@ -95,6 +96,7 @@ def compare_strategies(
             measured[0].peers,
         ),
         library_sha256={name: file_sha256(library) for name, library in libraries.items()},
+        disturbed=_disturbance(measured),
     )
     comparison.write(directory)
     text = kernel_tables.comparison_markdown(comparison, selective)
@@ -143,6 +145,12 @@ def _latency_figures(measured: Sequence[Measurements]) -> dict[str, Any]:
     }
 
 
+def _disturbance(measured: Sequence[Measurements]) -> str:
+    samples_s = [taken for each in measured for taken in each.samples_s["selective"]]
+    quiets = [each.quiet for each in measured if each.quiet]
+    return disturbance(quiets, interleave.latency_stats(samples_s))
+
+
 def _in_another_process(measure: Callable[[], Measurements]) -> Measurements:
     """The measurements of a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), _be_child, (os.getpid(),)) as pool:
@@ -185,7 +193,7 @@ def _measure(
         import_directory,
         libraries,
         fingerprint,
-        options,
+        options.of_a_process,
         untuned=number == 0,
         turned=number % 2 == 1,
     )

@@ -19,6 +19,7 @@ from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.errors import InputError
 from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.measure import interleave
+from fewtune.measure.quiet import Quiet
 from fewtune.model.import_model import REFERENCE, shape_folder
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
@@ -48,6 +49,8 @@ class Measurements(NamedTuple):
         Versions of the optional peers that were also measured.
     remarks : list of str
         Which peer cannot run the model, and why.
+    quiet : Quiet or None
+        Which rounds were disturbed; None on a board, whose load is not known.
     """
 
     samples_s: interleave.Samples
@@ -56,6 +59,7 @@ class Measurements(NamedTuple):
     kernels_s: dict[str, KernelSamples]
     peers: dict[str, str]
     remarks: list[str]
+    quiet: Quiet | None = None
 
 
 class Variants:
@@ -181,13 +185,16 @@ class Variants:
         found = Difference()
         for name in self._compiled:
             found = found.worse(self.difference(name))
-        samples_s = self.measured(rounds, known_within)
+        quiet = Quiet(self._threads, self.options.wait_s)
+        samples_s = self.measured(rounds, known_within, quiet)
         kernels_s = kernels_in_turns(self._compiled)
         return Measurements(
-            samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks
+            samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks, quiet
         )
 
-    def measured(self, rounds: int, known_within: float | None = None) -> interleave.Samples:
+    def measured(
+        self, rounds: int, known_within: float | None = None, quiet: Quiet | None = None
+    ) -> interleave.Samples:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
 
         With ``known_within``, rounds end when every median's relative standard error is at most
@@ -214,6 +221,7 @@ class Variants:
                 for_scale=frozenset({_UNTUNED}),
                 together=tuned,
                 known_within=known_within,
+                quiet=quiet,
             )
         finally:
             os.sched_setaffinity(0, roaming)

@@ -19,10 +19,10 @@ from fewtune.compile.schedules import KernelSchedules
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import donation_of, move
-from fewtune.schedule_check.layout_maps import layout_blocks
 from fewtune.storage.database import best_trials
 from fewtune.task.analysis import kernel_calls, model_functions
 from fewtune.task.extract import Task
+from fewtune.task.layout_maps import layout_blocks
 from fewtune.task.weight_layout import free_places
 from fewtune.trial.trial import plain
 from fewtune.tvm_compat.values import is_constant

@@ -79,8 +79,25 @@ def _cache_sizes(caches: Path) -> list[int]:
 
 
 STAT = Path("/proc/stat")
-# The eighth figure of a core's line, after the label.
-_STEAL = 8
+# Figures of a core's line, after the label: user, nice, system, idle, iowait, irq, softirq, steal.
+_BUSY, _STEAL = (1, 2, 3, 6, 7), 8
+
+
+def _core_seconds(stat: Path) -> tuple[float, float]:
+    """Seconds since the start that usable cores were busy, and that the host kept: both summed.
+
+    Zero where there is no such file.
+    """
+    try:
+        lines = [line.split() for line in stat.read_text().splitlines()]
+    except OSError:
+        return 0.0, 0.0
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    figures = [line for line in lines if len(line) > _STEAL and line[0] in usable]
+    busy = sum(int(line[place]) for line in figures for place in _BUSY)
+    stolen = sum(int(line[_STEAL]) for line in figures)
+    ticks_a_second = os.sysconf("SC_CLK_TCK")
+    return busy / ticks_a_second, stolen / ticks_a_second
 
 
 def stolen_s(stat: Path = STAT) -> float:
@@ -91,17 +108,33 @@ def stolen_s(stat: Path = STAT) -> float:
     stat : Path
         Where Linux reports it; if there is no such file, the answer is 0.
     """
-    try:
-        lines = stat.read_text().splitlines()
-    except OSError:
-        return 0.0
-    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    ticks = [
-        int(figures[_STEAL])
-        for figures in map(str.split, lines)
-        if len(figures) > _STEAL and figures[0] in usable
-    ]
-    return sum(ticks) / len(ticks) / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+    return _core_seconds(stat)[1] / len(os.sched_getaffinity(0))
+
+
+class Neighbours:
+    """Measures how many cores other processes and the host take from this process.
+
+    Parameters
+    ----------
+    threads : int
+        Of this process. Usable cores that they leave free may be taken: they do not count.
+    stat : Path
+        As for `stolen_s`.
+    """
+
+    def __init__(self, threads: int, stat: Path = STAT) -> None:
+        self._spare = len(os.sched_getaffinity(0)) - threads
+        self._stat = stat
+        self._last = self._read()
+
+    def taken_cores(self) -> float:
+        """Cores that were taken since the last call, as a mean over that time."""
+        before, self._last = self._last, self._read()
+        passed_s, others_s = (now - then for now, then in zip(self._last, before, strict=True))
+        return max(0.0, others_s / passed_s - self._spare) if passed_s > 0 else 0.0
+
+    def _read(self) -> tuple[float, float]:
+        return time.perf_counter(), sum(_core_seconds(self._stat)) - time.process_time()
 
 
 class Stolen:

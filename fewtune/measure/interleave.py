@@ -23,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 
 from fewtune.artifacts import LatencyStats, Spread
+from fewtune.measure.quiet import Quiet
 
 # onnxruntime's and TVM's threads spin for a while after a call; the next variant waits so long.
 _SETTLE_S = 0.02
@@ -91,13 +92,14 @@ class _Variant:
         return max(1, min(most, round(time_s / max(self.call_s, 1e-6))))
 
 
-def interleave(
+def interleave(  # noqa: PLR0913 (how each variant is measured)
     variants: dict[str, Run | Sequence[Run]],
     rounds: int,
     clock: Clock = time.perf_counter,
     for_scale: frozenset[str] = frozenset(),
     together: frozenset[str] = frozenset(),
     known_within: float | None = None,
+    quiet: Quiet | None = None,
 ) -> Samples:
     """Measure variants in turns.
 
@@ -118,6 +120,8 @@ def interleave(
     known_within : float, optional
         End before ``rounds`` when the relative standard error of every median, from the rounds'
         spread, is at most this, and each copy has been measured twice.
+    quiet : Quiet, optional
+        Says which rounds were disturbed, to be measured again.
 
     Returns
     -------
@@ -143,12 +147,14 @@ def interleave(
     alone = [[name] for name in variants if name not in together]
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone
+    if quiet is not None:
+        quiet.begin()
     for index in range(rounds):
-        for group in turned(groups, index):
-            due = {name: ready[name] for name in group if index < ready[name].rounds}
-            if due:
-                for name, taken in _round(due, index, clock).items():
-                    samples[name].append(statistics.median(taken))
+        taken = _every_group(groups, ready, index, clock)
+        while quiet is not None and quiet.again():
+            taken = _every_group(groups, ready, index, clock)
+        for name, taken_s in taken.items():
+            samples[name].append(taken_s)
         judged = [
             name for name, each in ready.items() if each.rounds == rounds and name not in for_scale
         ]
@@ -160,6 +166,19 @@ def interleave(
         ):
             break
     return samples
+
+
+def _every_group(
+    groups: Sequence[list[str]], ready: dict[str, _Variant], index: int, clock: Clock
+) -> dict[str, float]:
+    """One round: the median of each variant that is due in it."""
+    medians_s: dict[str, float] = {}
+    for group in turned(groups, index):
+        due = {name: ready[name] for name in group if index < ready[name].rounds}
+        if due:
+            taken = _round(due, index, clock)
+            medians_s |= {name: statistics.median(calls_s) for name, calls_s in taken.items()}
+    return medians_s
 
 
 def median_error(samples_s: Sequence[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import onnx
@@ -23,6 +24,7 @@ from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.kernel_store import LINKING, KernelStore, linking, loaded
 from fewtune.runtime.target import has_own_device, host_target, is_foreign, tvm_device
 from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
@@ -160,12 +162,24 @@ class _Attempt(Generic[Found]):
         at("TVM was compiling the kernels")
         # This library is run a few times and dropped, and what its kernels would check in every
         # call, their arguments, takes LLVM a third of the time.
-        executable = build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
+        executable = _built(scheduled, here)
         at("the compiled kernels were running")
         found = self.check(CompiledModel(executable, here))
         return Lowered(
             lowered, executable, found, simplified, layout, winograd, padding, weight_bytes
         )
+
+
+def _built(scheduled: tvm.IRModule, here: tvm.target.Target) -> relax.VMExecutable:
+    """A model that can be run here; its kernels are kept, as checks of schedules need them."""
+    store = KernelStore.of(here) if calls_fit(scheduled) else None
+    if store is None:
+        return build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
+    objects: dict[str, Path] = {}
+    with linking(store, objects):
+        executable = build_executable(scheduled, here, pipeline=LINKING)
+    executable.mod.import_module(loaded(objects))
+    return executable
 
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:

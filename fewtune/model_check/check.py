@@ -18,6 +18,8 @@ from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport, estimate
+from fewtune.prediction.predict import spreads
+from fewtune.prediction.worth import UNKNOWN
 from fewtune.process.apart import at, run_apart
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
@@ -85,7 +87,10 @@ def check_here(job: CheckJob) -> dict[str, Any]:
                 name, models, target, fingerprint.threads, job.options, job.left_out
             )
             at("TVM was splitting the model into tasks", optional=[])
-            tasks = [task.info for task in extract_tasks(imported.lowered)]
+            tasks = extract_tasks(imported.lowered)
+            worth = [t for t in tasks if is_worth_searching(t.info, job.select.min_share)]
+            at("schedules were being rated")
+            spread = spreads(worth, target)
     except FewtuneError as error:
         return _refused(found, error).as_json()
     except MemoryError:
@@ -100,7 +105,9 @@ def check_here(job: CheckJob) -> dict[str, Any]:
         max_error=report.max_error,
         layout=report.layout,
         tasks=len(tasks),
-        tuned=[task.name for task in tasks if is_worth_searching(task, job.select.min_share)],
+        tuned=[task.info.name for task in worth],
+        known=[name for name, each in spread.items() if each < UNKNOWN],
+        expected_gain=sum(task.info.share * spread[task.info.name] for task in worth),
         left_out=report.left_out,
         notes=report.notes,
         estimate=estimate(len(tasks), job.trials, job.past),

@@ -102,6 +102,10 @@ class CheckReport:
         Distinct kernels.
     tuned : list of str
         Tasks that are worth a search; the others keep default schedules.
+    known : list of str
+        Those of them that the predictor knows: they have a schedule before anything is measured.
+    expected_gain : float
+        The part of the first library's time that measuring may save.
     left_out : list of str
         Optional steps that fail for this model, with the reason.
     notes : list of str
@@ -120,6 +124,8 @@ class CheckReport:
     layout: str | None = None
     tasks: int = 0
     tuned: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    expected_gain: float = 0.0
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     estimate: Estimate | None = None
@@ -161,7 +167,10 @@ class CheckReport:
                 f"  outputs verified untuned: largest difference {self.max_error:.1e}, "
                 f"{self.layout}"
             )
-            text.append(f"  {self.tasks} tasks, {len(self.tuned)} of them worth a search")
+            text.append(
+                f"  {self.tasks} tasks, {len(self.tuned)} of them worth a search; the predictor "
+                f"knows {len(self.known)}, measuring may save {self.expected_gain:.0%} more"
+            )
         text += [f"  left out: {line}" for line in self.left_out]
         text += [f"  note: {line}" for line in self.notes]
         if self.estimate is not None:

@@ -18,7 +18,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.scorer import Guide
 
 # Points of all tasks together; least and most points of one task. Heavy tasks get more.
-_POINTS, _FEWEST, _MOST = 40_000, 1_000, 4_000
+_POINTS, _FEWEST, _MOST = 20_000, 500, 2_000
 # Half of the points are drawn by rule; the rest are children of the best, in so many generations.
 _GENERATIONS = 3
 _PARENTS = 24

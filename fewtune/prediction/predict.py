@@ -8,6 +8,7 @@ a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,6 +201,19 @@ def choose_schedules(
         with in_step(name):
             chosen[name] = choosing.chosen(task, points[name])
     return chosen, prediction_of(predictor, target)
+
+
+def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
+    """By task, the part of its time that measuring may save of what would be predicted."""
+    predictor, found = consensus_for(AUTO, target), {}
+    for task in tasks:
+        found[task.info.name] = UNKNOWN
+        # A task that TVM fails on is not known.
+        with suppress(Exception):
+            space = SearchSpace(task.mod, target)
+            if predictor and Guide.of(space, Prior(space), predictor, is_cold=False):
+                found[task.info.name] = spread_of(predictor, target)
+    return found
 
 
 def runs_here(fingerprint: Fingerprint) -> bool:

@@ -25,7 +25,9 @@ from fewtune.storage.log_archive import log_info
 from fewtune.task.extract import Task, is_worth_searching, read_tasks
 
 # A task takes a space and a schedule besides its points: counted as so many points.
-_POINTS_OF_A_SPACE = 3_000
+_POINTS_OF_A_SPACE = 2_000
+# The folder of the library of what was predicted, beside its log.
+FIRST_LIBRARY = "library"
 # Each process reads the tasks and the predictor, which is not worth it for fewer tasks.
 _LEAST_TASKS, _MOST_PROCESSES = 3, 8
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
-from fewtune.schedule.access import Walk, touched_elements
 from fewtune.schedule.space.decision_rates import LONGEST_WINDOW
 from fewtune.schedule.space.design_space import (
     AHEAD,
@@ -31,6 +30,7 @@ from fewtune.schedule.space.design_space import (
     Program,
 )
 from fewtune.schedule.space.tile_rules import RuledBlock
+from fewtune.task.access import Walk, touched_elements
 from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced

@@ -82,6 +82,8 @@ def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
 def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> str:
     """Selective against full tuning of one model, and the tasks that make the difference."""
     text = comparisons_markdown([comparison])
+    if comparison.disturbed:
+        text += f"\n{_disturbed_text(comparison.disturbed)}"
     losses = loss_table(comparison, selective)
     if not losses.rows:
         return text
@@ -112,6 +114,7 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
     over_untuned = report.speedup_over_untuned
     return (
         f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
+        f"{_disturbed_text(report.disturbed)}"
         f"{over_untuned.median:.2f} times as fast as untuned "
         f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}]"
         f"{_over('onnxruntime', report.speedup_over_onnxruntime)}"
@@ -122,6 +125,10 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"
     )
+
+
+def _disturbed_text(disturbed: str) -> str:
+    return f"**Disturbed**: {disturbed}.\n\n" if disturbed else ""
 
 
 def shapes_table(shapes: Sequence[ShapeLatency]) -> Table:

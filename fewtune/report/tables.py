@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
+from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, Metrics
 from fewtune.util.table import MISSING, Table, number, percent
 
 
@@ -59,7 +59,9 @@ def conditions_lines(labelled: Sequence[tuple[str, Conditions]]) -> list[str]:
     return [f"{', '.join(labels)}: measured on {text}." for text, labels in groups.items()]
 
 
-_TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
+_TUNED = "tuned"
+# Columns of a result or of a comparison that fit into 80 letters.
+NARROW = 7
 # Per cent of the cores' time: a quiet host keeps less.
 _VISIBLE_STOLEN_PCT = 1.0
 
@@ -91,6 +93,23 @@ class Result:
         """The strategy's name."""
         return self.benchmark.strategy
 
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON has it, with units in the names."""
+        report = self.benchmark
+        tuned = report.variants.get(_TUNED)
+        return {
+            "model": self.model,
+            "strategy": self.strategy,
+            **self.metrics.figures(),
+            "latency_p10_ms": tuned.p10_ms if tuned else None,
+            "latency_p90_ms": tuned.p90_ms if tuned else None,
+            "disturbed": report.disturbed or None,
+            "comparison": self.comparison.headline() if self.comparison else None,
+            "kernels": [row.model_dump(mode="json") for row in report.kernels],
+            "remarks": report.remarks,
+            "conditions": report.conditions.model_dump(mode="json"),
+        }
+
 
 def belongs(comparison: Comparison, selective: Result | None, full: Result | None) -> bool:
     """Whether a comparison was made of these results, and not of earlier ones.
@@ -109,18 +128,20 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
     )
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """One row for each result; times in the units of the headings."""
+def results_table(results: Sequence[Result], wide: bool = False) -> Table:
+    """One row for each result, in 80 columns unless ``wide``; units stand in the headings."""
     headings = [
         "model",
         "strategy",
+        "latency ms",
+        "± %",
+        "x over onnxruntime",
+        "x over OpenVINO",
         "tuning s",
-        "latency ms [p10 - p90]",
+        "p10 - p90 ms",
         "untuned ms",
         "onnxruntime ms",
-        "x over onnxruntime",
         "OpenVINO ms",
-        "x over OpenVINO",
         "% of peak",
         "used time %",
         "achieved %",
@@ -129,22 +150,25 @@ def results_table(results: Sequence[Result]) -> Table:
         "max rel. error",
     ]
     rows = [_result_row(result) for result in results]
-    return Table(headings, rows, frozenset({0, 1}))
+    table = Table(headings, rows, frozenset({0, 1}))
+    return table if wide else table.first(NARROW)
 
 
 def _result_row(result: Result) -> list[str]:
-    metrics, variants = result.metrics, result.benchmark.variants
+    metrics, stats = result.metrics, result.benchmark.variants.get(_TUNED)
     comparison = result.comparison
     return [
         result.model,
         result.strategy,
+        number(metrics.latency_ms) + (", disturbed" if result.benchmark.disturbed else ""),
+        MISSING if stats is None else f"{100 * stats.noise:.0f}",
+        _ratio(metrics.speedup_over_onnxruntime),
+        _ratio(metrics.speedup_over_openvino),
         number(metrics.tuning_s),
-        _latency(variants.get(_TUNED), metrics.latency_ms),
+        MISSING if stats is None else f"{number(stats.p10_ms)} - {number(stats.p90_ms)}",
         number(metrics.untuned_latency_ms),
         number(metrics.onnxruntime_latency_ms),
-        _ratio(metrics.speedup_over_onnxruntime),
         number(metrics.openvino_latency_ms),
-        _ratio(metrics.speedup_over_openvino),
         percent(metrics.peak_pct),
         percent(comparison.used_time_pct if comparison else None),
         percent(comparison.achieved_perf_pct if comparison else None),
@@ -154,44 +178,46 @@ def _result_row(result: Result) -> list[str]:
     ]
 
 
-def _latency(stats: LatencyStats | None, median_ms: float) -> str:
-    if stats is None:
-        return number(median_ms)
-    return f"{number(stats.median_ms)} [{number(stats.p10_ms)} - {number(stats.p90_ms)}]"
+def disturbed_lines(results: Sequence[Result]) -> list[str]:
+    """A line for each latency that was measured beside other work."""
+    found = [(f"{each.model} {each.strategy}", each.benchmark.disturbed) for each in results]
+    found += [(f"comparison of {it.model}", it.disturbed) for it in distinct_comparisons(results)]
+    return [f"Disturbed: {what}: {why}." for what, why in found if why]
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[Comparison], wide: bool = True) -> Table:
     """Selective against full tuning: the table of TVM's RFC 4188, with onnxruntime added.
 
-    Means are over the models; the RFC gives the arithmetic mean, which large values pull up.
+    It has 80 columns unless it is ``wide``. Means are over the models; the RFC gives the
+    arithmetic mean, which large values pull up.
     """
     headings = [
         "model",
-        "full time s",
-        "full latency ms",
-        "selective time s",
-        "selective latency ms",
         "used time %",
         "achieved perf %",
-        "onnxruntime ms",
         "x over onnxruntime",
-        "OpenVINO ms",
         "x over OpenVINO",
+        "full latency ms",
+        "selective latency ms",
+        "full time s",
+        "selective time s",
+        "onnxruntime ms",
+        "OpenVINO ms",
         "untuned ms",
     ]
     rows = [
         [
             each.model,
-            number(each.full_tuning_s),
-            number(each.full_latency_ms),
-            number(each.selective_tuning_s),
-            number(each.selective_latency_ms),
             percent(each.used_time_pct),
             percent(each.achieved_perf_pct),
-            number(each.onnxruntime_latency_ms),
             _ratio(each.speedup_over_onnxruntime),
-            number(each.openvino_latency_ms),
             _ratio(each.speedup_over_openvino),
+            number(each.full_latency_ms),
+            number(each.selective_latency_ms),
+            number(each.full_tuning_s),
+            number(each.selective_tuning_s),
+            number(each.onnxruntime_latency_ms),
+            number(each.openvino_latency_ms),
             number(each.untuned_latency_ms),
         ]
         for each in comparisons
@@ -210,10 +236,10 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         used_means = mean_texts(used, percent, max)
         achieved_means = mean_texts(achieved, percent, min)
         for place, label in enumerate(MEAN_LABELS):
-            figures = [used_means[place], achieved_means[place], MISSING, over_means[place]]
-            figures += [MISSING, peer_means[place]]
-            rows.append([label, *[MISSING] * 4, *figures, MISSING])
-    return Table(headings, rows)
+            figures = [used_means[place], achieved_means[place], over_means[place]]
+            rows.append([label, *figures, peer_means[place], *[MISSING] * 7])
+    table = Table(headings, rows)
+    return table if wide else table.first(NARROW)
 
 
 def comparison_columns(comparisons: Sequence[Comparison]) -> dict[str, list[Any]]:
@@ -237,7 +263,7 @@ def comparison_columns(comparisons: Sequence[Comparison]) -> dict[str, list[Any]
     return columns
 
 
-MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst (most time, least perf)")
+MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst")
 
 
 def mean_texts(
@@ -262,15 +288,15 @@ def results_conditions(results: Sequence[Result]) -> list[str]:
     )
 
 
-def results_markdown(results: Sequence[Result]) -> str:
+def results_markdown(results: Sequence[Result], wide: bool = False) -> str:
     """The results table, the comparison of strategies where it was made, and the conditions."""
     if not results:
         return "No results yet.\n"
-    parts = ["## Results\n\n", results_table(results).markdown()]
+    parts = ["## Results\n\n", results_table(results, wide).markdown()]
     comparisons = distinct_comparisons(results)
     if comparisons:
         parts += ["\n## Selective against full tuning\n\n", comparisons_markdown(comparisons)]
-    parts += [f"\n{line}\n" for line in results_conditions(results)]
+    parts += [f"\n{line}\n" for line in [*disturbed_lines(results), *results_conditions(results)]]
     return "".join(parts)
 
 

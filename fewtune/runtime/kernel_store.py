@@ -11,7 +11,8 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,6 +26,7 @@ from fewtune.runtime.special_values import PIPELINE
 from fewtune.runtime.target import has_own_device, is_foreign
 from fewtune.runtime.tvm import compiled, tvm, usable_cores, without_checks
 from fewtune.runtime.vector_math import LIBRARY_FUNCTIONS
+from fewtune.tvm_compat.noise import without_noise
 from fewtune.util.files import file_sha256, write_bytes
 
 # The pipeline of a module whose stored kernels are left to the linker.
@@ -35,7 +37,7 @@ _MAIN, _EXPORTED = "main", "__tvm_ffi_"
 _NAMES = ("global_symbol", "target", "op_pattern", "tirx.is_scheduled", "layout_free_buffers")
 # Beyond so many kernels (some 30 KB each), the oldest half is removed.
 _MOST_KEPT = 20_000
-_RENAMER = "objcopy"
+_RENAMER, _LINKER = "objcopy", "ld"
 
 
 class KernelStore:
@@ -57,8 +59,9 @@ class KernelStore:
     @staticmethod
     def of(target: tvm.target.Target) -> KernelStore | None:
         """The store of a target; None where objects cannot be linked by name, or not kept."""
-        usable = not has_own_device(target) and not is_foreign(target) and shutil.which(_RENAMER)
-        return KernelStore(target) if usable and _is_own(_folder()) else None
+        runs_here = not has_own_device(target) and not is_foreign(target)
+        can_link = shutil.which(_RENAMER) is not None and shutil.which(_LINKER) is not None
+        return KernelStore(target) if runs_here and can_link and _is_own(_folder()) else None
 
     def path(self, function: tvm.tirx.PrimFunc) -> Path:
         """The object of a scheduled kernel whose weights are laid out; it may not exist yet."""
@@ -82,6 +85,10 @@ class KernelStore:
             finally:
                 beside.unlink(missing_ok=True)
         return path
+
+    def load(self, functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
+        """A module of this process with some kernels, by their symbols."""
+        return loaded({symbol: self.keep(each) for symbol, each in functions.items()})
 
     def tidy(self) -> None:
         """Remove the oldest kernels if there are too many."""
@@ -151,6 +158,24 @@ def _linked_pipeline() -> Any:
 
 
 tvm.tirx.compilation_pipeline.register_tir_pipeline(LINKING, _linked_pipeline)
+
+
+def loaded(objects: Mapping[str, Path]) -> Any:
+    """A module of this process with the kernels of objects, each by its symbol."""
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        library = f"{scratch}/kernels.so"
+        link_shared(library, renamed(objects, Path(scratch)))
+        with without_noise():
+            return tvm.runtime.load_module(library)
+
+
+def link_shared(library: str, objects: Sequence[str]) -> None:
+    """Link kernels, which need no libraries but those that their process has.
+
+    The compiler driver would take twice as long.
+    """
+    command = [_LINKER, "-shared", "-o", library, *objects]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def renamed(objects: Mapping[str, Path], scratch: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
+from fewtune.task.access import NotAffineError, Walk, evaluate, shape_of, walks
 from fewtune.task.weight_layout import free_places
 
 ScheduleError = tvm.s_tir.ScheduleError

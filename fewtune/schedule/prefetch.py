@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fewtune.runtime.tvm import has_feature, tvm
-from fewtune.schedule.access import NotAffineError, evaluate, shape_of
+from fewtune.task.access import NotAffineError, evaluate, shape_of
 from fewtune.task.weight_layout import free_places
 from fewtune.util.switches import is_on
 

@@ -18,7 +18,7 @@ import tvm_ffi
 
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.access import shape_of
+from fewtune.task.access import shape_of
 
 # Half a unit in the last place, relative. Types that are not here are exact.
 ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}

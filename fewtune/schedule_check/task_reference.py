@@ -25,13 +25,15 @@ from typing import Any
 import numpy as np
 
 from fewtune.process.temporary import shared_folder
+from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
-from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
+from fewtune.task.access import shape_of
 from fewtune.task.analysis import analyse
-from fewtune.task.weight_layout import FREE
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
+from fewtune.task.weight_layout import without_layout_block
 from fewtune.tvm_compat.values import view_of
 
 # Arrays of at least this size lie in borrowed memory.
@@ -334,7 +336,7 @@ class TaskReference:
 
     def _computed(self, run: _Run | None) -> CachedReference:
         """The outputs for the arguments that show most."""
-        run = run or self._compiled(self._by_default())
+        run = run or self._default()
         found = CachedReference()
         self._draw(found)
         outputs = run(False)
@@ -358,7 +360,7 @@ class TaskReference:
         """Replace the expected outputs by those of the unscheduled kernel, and measure noise."""
         takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
         is_default = has_own_device(self.target) or takes_long
-        run = self._compiled(self._by_default() if is_default else self.module)
+        run = self._default() if is_default else self._compiled(self.module)
         found.outputs = {place: value.copy() for place, value in run(False).items()}
         found.moved = {place: value.copy() for place, value in run(True).items()}
         self.cache.write(self.key, found)
@@ -371,20 +373,30 @@ class TaskReference:
             moved = found.moved.get(place)
             self._expected[place] = TaskOutput.of(value, given.length, may_step, moved)
 
-    def _by_default(self) -> tvm.IRModule:
-        """The kernel with its default schedule, and the original weight layout."""
-        function = self.module["main"]
-        if FREE in (function.attrs or {}):
-            function = function.without_attr(FREE)
-        plain = tvm.IRModule({"main": function})
-        schedule = default_schedule(plain, self.target)
-        return plain if schedule is None else schedule.mod
+    def _default(self) -> _Run:
+        """Runs the kernel with its default schedule, as the import has compiled it."""
+        schedule = default_schedule(self.module, self.target)
+        if schedule is None:
+            return self._compiled(self.module)
+        scheduled = schedule.mod
+        module = without_layout_block(scheduled)
+        shapes = [tuple(shape_of(buffer)) for buffer in module["main"].params]
+        return self._compiled(module, shapes, self._layouts(shapes, scheduled))
 
-    def _compiled(self, module: tvm.IRModule) -> _Run:
-        shapes = [parameter.shape for parameter in self._signature.parameters]
-        with without_checks():
-            built = build(module, self.target)
-        return partial(self._run, built, shapes, tvm_device(self.target), {})
+    def _compiled(
+        self,
+        module: tvm.IRModule,
+        shapes: Sequence[tuple[int, ...]] = (),
+        blocks: Mapping[int, Any] | None = None,
+    ) -> _Run:
+        shapes = shapes or [parameter.shape for parameter in self._signature.parameters]
+        store = KernelStore.of(self.target)
+        if store is not None:
+            built = store.load({"main": module["main"]})
+        else:
+            with without_checks():
+                built = build(module, self.target)
+        return partial(self._run, built, shapes, tvm_device(self.target), blocks or {})
 
     def _layouts(
         self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None

@@ -27,6 +27,7 @@ from fewtune.sharing.promise import promises
 from fewtune.trial.outcome import Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.job import TuneJob, Workplace
+from fewtune.tuning.run_state import IN_MODEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 
@@ -126,7 +127,7 @@ class Sharing(Session):
         """Measure in the model, or alone where that cannot be done or fails."""
         if self._in_model is not None and not self.state.note:
             try:
-                self._hold(chosen, self._in_model, "in the model")
+                self._hold(chosen, self._in_model, IN_MODEL)
                 return
             except (WorkerLostError, RequestFailedError) as fault:
                 note = f"not measured in the model: {str(fault).splitlines()[-1]}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import (
+    CompileReport,
     Curve,
     CurvePoint,
     Fingerprint,
@@ -24,6 +25,7 @@ from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
+from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
@@ -127,6 +129,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         raise InputError(
             f"{tune_directory} is a log whose outputs were not compared: tune the model again"
         )
+    if options.budget_s is not None:
+        left_s = max(options.budget_s - tuned.tuning_s, 1e-3)
+        options = options.model_copy(update={"budget_s": left_s})
     database = read_database(tune_directory)
     bank = None
     if bank_directory is not None:
@@ -160,7 +165,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     starts = {name: start.trial for name, start in job.starts.items()}
     state = RunState([by_name[name] for name in named], named, job.tuned, starts)
     state.replay(events)
-    log_info(fingerprint).write(directory)
+    # What no round has measured is still as it was predicted.
+    is_predicted = bool(job.starts) and not any(each.gains for each in state.tasks.values())
+    log_info(fingerprint).model_copy(update={"predicted": is_predicted}).write(directory)
     trials = {name: _published(state.tasks[name]) for name in named}
     rest = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, rest)}
@@ -172,7 +179,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         target_from_json(fingerprint.target),
     )
     write_wrong_schedules(directory, state.tasks.values())
-    _curve(predicted, tuned, state).write(directory)
+    _curve(predicted, predict_directory, tuned, state).write(directory)
     report = _report(selection, job, state, events)
     report.write(directory)
     return report
@@ -302,13 +309,19 @@ def _published(state: TaskState) -> list[Trial]:
     return found if found or state.start is None or state.crashed else [state.start]
 
 
-def _curve(predicted: PredictReport, tuned: TuneReport, state: RunState) -> Curve:
-    """The model's latency over the seconds since the import."""
-    before_s, trials = predicted.predicting_s + tuned.tuning_s, tuned.trials
+def _curve(
+    predicted: PredictReport, predict_directory: Path, tuned: TuneReport, state: RunState
+) -> Curve:
+    """The model's latency over the seconds since the import, from the first library on."""
+    library = predict_directory / FIRST_LIBRARY
+    before_s = predicted.predicting_s
+    if (library / CompileReport.file_name).is_file():
+        before_s += CompileReport.read(library).compile_s
+    tuned_s, trials = tuned.tuning_s, tuned.trials
     return Curve(
         points=[
             CurvePoint(
-                elapsed_s=round(before_s + (point.elapsed_s if place else 0.0), 3),
+                elapsed_s=round(before_s + (tuned_s + point.elapsed_s if place else 0.0), 3),
                 trials=trials + (point.trials if place else 0),
                 estimated_latency_ms=point.estimated_latency_ms,
             )

@@ -36,7 +36,7 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
-from fewtune.prediction.predict_apart import PredictJob, predict_apart
+from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
@@ -47,8 +47,6 @@ from fewtune.util.files import file_sha256, whole_directory, write_text
 
 # The model's name within a result.
 NAME = "model"
-# The folder of the library that holds what was predicted, in that step's output.
-FIRST_LIBRARY = "library"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,15 @@ constants once, while the model is compiled.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import tvm_ffi
 
 from fewtune.runtime.executable import PREPACKED
-from fewtune.runtime.tvm import build, relax, tvm
+from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.analysis import call_counts, kernel_calls, model_functions
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out
 from fewtune.tvm_compat.values import is_constant
 
 FREE = "layout_free_buffers"
@@ -125,6 +129,32 @@ def _is(value: object, wanted: object) -> bool:
     return known[0] is not None and isinstance(known[0], int) and known[0] == known[1]
 
 
+def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
+    """A scheduled kernel that takes its weights as `fold` lays them out."""
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    left = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    if PREPROC not in tvm.ir.save_json(module):
+        return left
+    # TVM leaves the block's loops, which do nothing.
+    tirx, nothing, body = tvm.tirx, tvm.tirx.Evaluate, left["main"].body
+
+    def block(realize: Any) -> Any:
+        is_empty = PREPROC in realize.block.annotations and isinstance(realize.block.body, nothing)
+        return realize.block.body if is_empty else realize
+
+    def loop(stmt: Any) -> Any:
+        return stmt.body if isinstance(stmt.body, nothing) else stmt
+
+    def sequence(stmts: Any) -> Any:
+        rest = [each for each in stmts.seq if not isinstance(each, nothing)]
+        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
+
+    for step in ((tvm.s_tir.SBlockRealize, block), (tirx.For, loop), (tirx.SeqStmt, sequence)):
+        body = tvm_ffi.structural_map(body, step, order="post")
+    return tvm.IRModule({"main": left["main"].with_body(body)})
+
+
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     """Permute the weights of a scheduled model, and remove the permutations from its kernels.
 
@@ -164,10 +194,10 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
 
 
 def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
-    """Run the kernels that permute weights, and replace their calls by their results.
+    """Replace the calls of kernels that permute weights by their results.
 
     TVM's ``FoldConstant`` does the same, and builds the kernel anew for each weight: 9 s for a
-    network of 257. Here all are built together.
+    network of 257. NumPy needs no kernel.
 
     Parameters
     ----------
@@ -175,41 +205,33 @@ def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
     kept : set of GlobalVar
         The functions that existed before kernels were split.
     """
-    calls = {
-        name: [
-            binding
-            for block in split[name].body.blocks
+    for name in model_functions(split):
+        main = split[name]
+        laid_out = {
+            binding.var: _permuted(split, binding.value)
+            for block in main.body.blocks
             for binding in block.bindings
             if _permutes(binding.value, kept)
-        ]
-        for name in model_functions(split)
-    }
-    kernels = {binding.value.args[0] for each in calls.values() for binding in each}
-    if not kernels:
-        return split
-    named = {
-        kernel: split[kernel].with_attr("global_symbol", kernel.name_hint) for kernel in kernels
-    }
-    permute = build(tvm.IRModule(named), tvm.target.Target("llvm"))
-    for name, each in calls.items():
-        _lay_out(split, name, each, permute)
+        }
+        if laid_out:
+            _replace(split, name, laid_out)
     return split
 
 
-def _lay_out(
-    split: tvm.IRModule, name: str, calls: list[relax.Binding], permute: tvm.runtime.Module
-) -> None:
-    """Replace calls that permute weights, of one function, by the permuted weights."""
-    main = split[name]
-    laid_out: dict[relax.Expr, relax.Expr] = {}
-    for binding in calls:
-        kernel, given = binding.value.args[0], binding.value.args[1].fields[0].value
-        shape = [int(extent) for extent in binding.value.ty_args[0].shape]
-        written = tvm.runtime.empty(shape, str(given.dtype))
-        permute[kernel.name_hint](given, written)
-        laid_out[binding.var] = relax.const(written)
-    builder = relax.BlockBuilder(split)
-    blocks = []
+def _permuted(split: tvm.IRModule, call: relax.Call) -> relax.Constant:
+    """The result of a call that permutes a weight."""
+    given = call.args[1].fields[0].value
+    into = np.empty([int(extent) for extent in call.ty_args[0].shape], str(given.dtype))
+    blocks = [block for block in _blocks(split[call.args[0]]) if len(block.iter_vars)]
+    if len(blocks) != 1:
+        raise LayoutError("the layout of its weights takes several steps")
+    lay_out(blocks[0], given.numpy(), into)
+    return relax.const(into)
+
+
+def _replace(split: tvm.IRModule, name: str, laid_out: dict[relax.Expr, relax.Expr]) -> None:
+    """Replace variables of one function by constants."""
+    main, builder, blocks = split[name], relax.BlockBuilder(split), []
     for block in main.body.blocks:
         rest = [
             relax.VarBinding(binding.var, builder.normalize(_with(binding.value, laid_out)))

@@ -22,6 +22,9 @@ _DEVIATION, _OF_MEDIAN = 1.4826, 1.2533
 # Differences within so many standard errors may be noise.
 _CHANCE = 2.0
 
+# What calls after it gain by a kernel leaves this part of its own time.
+_LEAST_OWN = 0.1
+
 # By workload and contender: seconds of all its calls in one run, one value for each run.
 ContenderSamples = dict[str, list[list[float]]]
 
@@ -66,7 +69,10 @@ def charged(
                 for each in contenders:
                     charges_s[each] += _beyond_chance(excess_s[stood[name] == each])
         samples[name] = [
-            [float(time_s) + charges_s[each] for time_s in own_s[stood[name] == each]]
+            [
+                max(float(time_s) + charges_s[each], _LEAST_OWN * float(time_s))
+                for time_s in own_s[stood[name] == each]
+            ]
             for each in contenders
         ]
     return samples

@@ -16,6 +16,9 @@ from fewtune.tuning.final import Final
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import PriorResult, TaskState
 
+# The name of the rounds that measure all of a model.
+IN_MODEL = "in the model"
+
 
 class RunState:
     """All tasks of a run, and its elapsed time.
@@ -47,8 +50,8 @@ class RunState:
                 self.tasks[name].start = start
         # Why nothing is measured in the model.
         self.note = ""
-        # Rounds of sharing so far, and the model's seconds in kernels of no task here.
-        self.rounds, self.rest_s = 0, 0.0
+        # The model's seconds, once it was measured as a whole.
+        self.latency_s: float | None = None
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
@@ -106,19 +109,26 @@ class RunState:
                 self.tasks[name].add(Trial.from_json(entry))
                 self.tasks[name].times_s.append(self.elapsed_s)
             self.tasks[name].progress.trials = len(self.tasks[name].trials)
+            if name not in event["finals"]:
+                # Nothing worked: that is a round without a gain.
+                self.tasks[name].gains.append(0.0)
         for name, key in event["defaults"].items():
-            self.tasks[name].default = Trial(key, None, None)
-        if not self.rounds:
-            # What the model took before the first round.
-            first_s = sum(Final.from_json(each).time_s(0) for each in event["finals"].values())
-            self.curve.append(self._point(first_s + event["rest_s"]))
-        for name, entry in event["finals"].items():
-            final, state = Final.from_json(entry), self.tasks[name]
-            calls = state.progress.weight
-            times_s = [final.time_s(place) / calls for place in range(len(final.keys))]
+            self.tasks[name].default = self.tasks[name].default or Trial(key, None, None)
+        finals = {name: Final.from_json(each) for name, each in event["finals"].items()}
+        for name, final in finals.items():
+            state = self.tasks[name]
+            times_s = [
+                final.time_s(place) / state.progress.weight for place in range(len(final.keys))
+            ]
             state.take_final(final.keys, times_s, final.chosen)
-        self.rounds += 1
-        self.rest_s = event["rest_s"] or self.rest_s
+        before_s = sum(final.time_s(0) for final in finals.values()) + event["rest_s"]
+        after_s = sum(final.time_s(final.chosen) for final in finals.values()) + event["rest_s"]
+        if event["round"] == IN_MODEL and finals:
+            # Only what was measured in turns is compared: a machine changes from round to round.
+            if self.latency_s is None:
+                self.latency_s = before_s
+                self._mark_curve()
+            self.latency_s *= after_s / before_s
         self._mark_curve()
 
     def _take_of(self, state: TaskState, event: dict[str, Any]) -> None:
@@ -149,10 +159,12 @@ class RunState:
     @property
     def estimated_latency_s(self) -> float | None:
         """Sum of weight times best known latency, once every task has one."""
+        if self.latency_s is not None:
+            return self.latency_s
         states = self.tasks.values()
-        if not self.rounds and any(state.default is None and not state.known for state in states):
+        if any(s.default is None and not s.known and not s.gains for s in states):
             return None
-        return self.known_latency_s + self.rest_s
+        return self.known_latency_s
 
     @property
     def known_latency_s(self) -> float:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TextIO
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TextIO
 
 from fewtune.errors import printable
 
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
 MISSING = "-"
+_ANY_WIDTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,12 @@ class Table:
     rows: Sequence[Sequence[str]]
     left: frozenset[int] = field(default=frozenset({0}))
 
+    def first(self, columns: int) -> Table:
+        """The table's first columns; its widest ones come last."""
+        return replace(
+            self, headings=self.headings[:columns], rows=[row[:columns] for row in self.rows]
+        )
+
     def markdown(self) -> str:
         """The table as GitHub markdown, ending in a newline."""
         rules = [":---" if column in self.left else "---:" for column in range(len(self.headings))]
@@ -37,39 +48,51 @@ class Table:
         )
 
     def text(self) -> str:
-        """The table in columns of plain text, ending in a newline."""
-        # Names of tensors and models are others' text.
-        lines = [[printable(cell) for cell in line] for line in (self.headings, *self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.headings))]
-        ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
-        return "".join("  ".join(self._aligned(line, widths)).rstrip() + "\n" for line in ruled)
+        """The table in columns of plain text, ending in a newline; headings are wrapped."""
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=_ANY_WIDTH, markup=False, highlight=False)
+        with console.capture() as shown:
+            console.print(self._ruled())
+        # A rule of ASCII's letters goes through every pipe.
+        lines = shown.get().replace("\N{BOX DRAWINGS LIGHT HORIZONTAL}", "-").splitlines()
+        return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
 
     def print(self, stream: TextIO | None = None) -> None:
-        """Show the table: ruled where it is a terminal wide enough, plain columns elsewhere."""
+        """Show the table; a narrow terminal wraps texts, and a pipe has any width."""
         stream = stream or sys.stdout
-        width = len(self.text().splitlines()[1]) + 3 * len(self.headings) + 1
         if stream.isatty():
-            from rich import box
             from rich.console import Console
-            from rich.table import Table as RichTable
 
-            console = Console(file=stream, highlight=False)
-            if console.width >= width:
-                ruled = RichTable(box=box.SIMPLE_HEAD, header_style="bold")
-                for column, heading in enumerate(self.headings):
-                    ruled.add_column(heading, justify="left" if column in self.left else "right")
-                for row in self.rows:
-                    ruled.add_row(*map(printable, row))
-                console.print(ruled)
-                return
+            Console(file=stream, markup=False, highlight=False).print(self._ruled())
+            return
         stream.write(self.text())
         stream.flush()
 
-    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
-        return [
-            cell.ljust(width) if column in self.left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
+    def _ruled(self) -> RichTable:
+        """The table for rich: a heading takes no more width than its longest word or the cells."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        # Names of tensors and models are others' text.
+        rows = [[printable(cell) for cell in row] for row in self.rows]
+        ruled = RichTable(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+        )
+        for column, heading in enumerate(self.headings):
+            words = [*heading.split(), *(row[column] for row in rows)]
+            width = max(map(len, words), default=0)
+            is_left = column in self.left
+            ruled.add_column(
+                heading,
+                justify="left" if is_left else "right",
+                max_width=width,
+                min_width=None if is_left else width,
+                vertical="bottom",
+            )
+        for row in rows:
+            ruled.add_row(*row)
+        return ruled
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -25,7 +25,7 @@ from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
-from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import tvm_ffi
-
-from fewtune.runtime.kernel_store import KernelStore
+from fewtune.runtime.kernel_store import KernelStore, link_shared
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import compiled, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.storage.database import replay
+from fewtune.task.layout_maps import PREPROC
+from fewtune.task.weight_layout import without_layout_block
 from fewtune.trial.trial import Trial
 
 
 def as_in_model(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """A scheduled module as in the compiled library: weights laid out and prefetched."""
-    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-
-    laid_out = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-    function = laid_out["main"]
-    if PREPROC in tvm.ir.save_json(module):
-        laid_out = tvm.IRModule({"main": function.with_body(_without_empty(function.body))})
-    return prefetched(laid_out, target)
-
-
-def _without_empty(body: tvm.tirx.Stmt) -> tvm.tirx.Stmt:
-    """A kernel's body without the loops that laid out its weights, which TVM leaves empty."""
-    tirx, nothing = tvm.tirx, tvm.tirx.Evaluate
-
-    def block(realize: Any) -> Any:
-        is_empty = PREPROC in realize.block.annotations and isinstance(realize.block.body, nothing)
-        return realize.block.body if is_empty else realize
-
-    def loop(stmt: Any) -> Any:
-        return stmt.body if isinstance(stmt.body, nothing) else stmt
-
-    def sequence(stmts: Any) -> Any:
-        rest = [each for each in stmts.seq if not isinstance(each, nothing)]
-        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
-
-    steps = (tvm.s_tir.SBlockRealize, block), (tirx.For, loop), (tirx.SeqStmt, sequence)
-    for step in steps:
-        body = tvm_ffi.structural_map(body, step, order="post")
-    return body
+    return prefetched(without_layout_block(module), target)
 
 
 def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:
@@ -124,8 +94,7 @@ class KernelMaker:
         function, built = module["main"], None
         shapes, fault = argument_shapes(function), ""
         kept = self._store.path(function) if self._store is not None else None
-        linker = shutil.which("ld")
-        if wanted is not None or kept is None or linker is None or not kept.is_file():
+        if wanted is not None or kept is None or not kept.is_file():
             with without_checks():
                 built = compiled(module, self._target)
         if wanted is not None:
@@ -135,10 +104,8 @@ class KernelMaker:
         if not fault and self._store is not None:
             kept = self._store.keep(function, built)
         if library and not fault:
-            if kept is None or linker is None:
+            if kept is None:
                 export_library(built, Path(library))
             else:
-                # The compiler driver takes twice as long, and a kernel needs no other library.
-                command = [linker, "-shared", "-o", library, str(kept)]
-                subprocess.run(command, check=True, capture_output=True)
+                link_shared(library, [str(kept)])
         return Contender(library, shapes, fault)

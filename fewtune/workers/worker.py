@@ -21,7 +21,7 @@ import numpy as np
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
-from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_state import parallel_axis

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
-from pipelines.checkout.project import find_root
-from pipelines.servers.server import LOCALHOST, new_secret
-from stages.paths import Places
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.servers.server import LOCALHOST, new_secret
+from fewtune.stages.paths import Places
 
 _SQLITE = "sqlite:///"
 _EVERYWHERE = {

@@ -10,8 +10,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError
+from fewtune.stages.params import LISTS, check_all, parse_yaml, read_yaml
 from fewtune.util.files import write_bytes
-from stages.params import LISTS, check_all, parse_yaml, read_yaml
 
 MODELS = LISTS[0]
 _UNSET = object()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fewtune.errors import InputError
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 _held: set[Path] = set()
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
 from fewtune.errors import InputError
 from fewtune.report.tables import Result, belongs
-from stages.params import COMPARED, LISTS, read_yaml
-from stages.paths import Places
+from fewtune.stages.params import COMPARED, LISTS, read_yaml
+from fewtune.stages.paths import Places
 
 _Read = TypeVar("_Read")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from fewtune.deploy.bundle import LIBRARY
 from fewtune.deploy.bundle import bundle as write_bundle
 from fewtune.errors import InputError
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import shown, tell
-from stages.paths import Places
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import shown, tell
+from fewtune.stages.paths import Places
 
 
 def bundle(options: argparse.Namespace) -> int:

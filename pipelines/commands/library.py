@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fewtune.deploy.note import Note, Tensor, lacking_here, read_note
-from pipelines.commands.show import tell
+from fewtune.pipelines.commands.show import tell
 
 
 def info(options: argparse.Namespace) -> int:

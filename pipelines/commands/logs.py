@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from fewtune.errors import InputError
-from fewtune.model.registration import check_name
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import shown, tell
-from stages.paths import Places
+from fewtune.model.registration import RESERVED_NAMES, check_name
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import shown, tell
+from fewtune.stages.paths import Places
 
 
 def log(options: argparse.Namespace) -> int:
@@ -32,8 +32,8 @@ def bank(options: argparse.Namespace) -> int:
     """Write or read a bank's file."""
     from fewtune.bank.exchange import export_bank, import_bank
     from fewtune.machine.fingerprint import detect_fingerprint
+    from fewtune.stages.params import load_section
     from fewtune.util.files import whole_directory
-    from stages.params import load_section
 
     root, file = find_root(), Path(options.file)
     places = Places(root)
@@ -47,7 +47,8 @@ def bank(options: argparse.Namespace) -> int:
         tell(f"{file}: {manifest.schedules} schedules of {manifest.workloads} workloads")
         return 0
     name = options.name or file.stem
-    check_name(name)
+    if name not in RESERVED_NAMES:  # of folders below out/
+        check_name(name)
     folder = places.banked_logs / name
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{shown(folder)} is there already: give another --name, or remove it")

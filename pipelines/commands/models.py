@@ -13,13 +13,13 @@ from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.model.registration import name_of
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport, PastTunings
+from fewtune.pipelines.checkout.project import find_root, turn
+from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.show import say, shown, tell
 from fewtune.process.apart import Job, run_apart
 from fewtune.process.contexts import without_gc
-from pipelines.checkout.project import find_root, turn
-from pipelines.commands.given import Given
-from pipelines.commands.show import say, shown, tell
-from stages.params import load_all
-from stages.paths import Places
+from fewtune.stages.params import load_all
+from fewtune.stages.paths import Places
 
 _ERRORS = {kind.exit_code: kind for kind in (InputError, MachineError, VerificationError)}
 _STRATEGY = "selective"
@@ -35,8 +35,8 @@ def add(options: argparse.Namespace) -> int:
         report = _checked(options, given, root)
         if not report.ok:
             raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
-    from pipelines.checkout.parameters import change_parameters
-    from pipelines.dvc_repo.track import model_files, track
+    from fewtune.pipelines.checkout.parameters import change_parameters
+    from fewtune.pipelines.dvc_repo.track import model_files, track
 
     with turn(root, f"add {options.source}", say):
         load_all(places.params)

@@ -17,6 +17,8 @@ import numpy as np
 
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import show_json, tell
 from fewtune.predictor import files_of, shipped
 from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
 from fewtune.predictor.training_samples import (
@@ -31,13 +33,11 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.warm_start import measured_trials, task_samples
+from fewtune.stages.paths import Places
 from fewtune.storage.database import read_database
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
 from fewtune.util.table import MISSING, Table
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import tell
-from stages.paths import Places
 
 _SHIPPED = shipped()[0].parent
 
@@ -54,12 +54,21 @@ def predictor(options: argparse.Namespace) -> int:
     except InputError:
         places = Places()  # those that come with fewtune are known anywhere
     if options.action == "list":
-        predictor_table(known_predictors(places)).print()
+        known = known_predictors(places)
+        if options.json:
+            show_json([{"predictor": str(path), **_told(path)} for path in known])
+        else:
+            predictor_table(known).print()
         return 0
-    conditions = read_conditions(predictor_called(options.name, places))
-    conditions.pop("features")
-    print(json.dumps(conditions, indent=2, sort_keys=True))
+    show_json(_told(predictor_called(options.name, places)))
     return 0
+
+
+def _told(path: Path) -> dict[str, Any]:
+    """What a predictor was trained on."""
+    conditions = read_conditions(path)
+    conditions.pop("features")
+    return dict(sorted(conditions.items()))
 
 
 def learnable_of(model: str, places: Places) -> list[Sampled]:

@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 
 from fewtune.errors import InputError
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, shown, tell
 from fewtune.report import kernel_tables, tables
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import say, show_results, shown, tell
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 
 def report(options: argparse.Namespace) -> int:
     """Show what is on disk."""
-    from pipelines.checkout.results import read_results
+    from fewtune.pipelines.checkout.results import read_results
 
     root = find_root()
     found = read_results(root, say, options.models or None)
@@ -23,13 +23,16 @@ def report(options: argparse.Namespace) -> int:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
         again = " ".join(["fewtune run", *sorted(missing)])
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
+    if options.json:
+        show_json(results_json(found, root))
+        return 0
     if options.markdown:
-        print(tables.results_markdown(found), end="")
+        print(tables.results_markdown(found, options.wide), end="")
         if options.kernels:
             for result in found:
                 print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
         return 0
-    show_results(found, root)
+    show_results(found, root, options.wide)
     if options.kernels:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
@@ -40,11 +43,28 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Put recorded results side by side."""
     root = find_root()
-    from pipelines.records.compare import compare as compare_recorded
+    from fewtune.pipelines.records.compare import runs_named, runs_table, said_of
 
-    table, lines = compare_recorded(root, options.results)
-    table.print()
-    for line in lines:
+    runs = runs_named(root, options.results)
+    if options.json:
+        show_json(
+            {
+                "runs": [
+                    {
+                        "run": run.info.run_name,
+                        "id": run.info.run_id,
+                        "figures": run.data.metrics,
+                        "parameters": run.data.params,
+                        "tags": {k: v for k, v in run.data.tags.items() if "." not in k},
+                    }
+                    for run in runs
+                ],
+                "remarks": said_of(runs),
+            }
+        )
+        return 0
+    runs_table(runs).print()
+    for line in said_of(runs):
         tell(line)
     return 0
 
@@ -52,16 +72,21 @@ def compare(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     """Compare the latest recorded results with those before them."""
     root = find_root()
-    from pipelines.records.fleet import write_page
-    from pipelines.records.watch import raise_if_slower, watch_table
-    from pipelines.records.watch import watch as watch_recorded
+    from fewtune.pipelines.records.fleet import write_page
+    from fewtune.pipelines.records.watch import raise_if_slower, watch_table
+    from fewtune.pipelines.records.watch import watch as watch_recorded
 
     watched = watch_recorded(root, options.models or None, options.fleet)
-    watch_table(watched).print()
+    if options.json:
+        show_json([each.to_dict() for each in watched])
+    else:
+        table = watch_table(watched)
+        # The machine follows the columns that fit 80 letters.
+        (table if options.wide else table.first(tables.NARROW + options.fleet)).print()
     folder = Places(root).scratch / "fleet" if options.page is None else Path(options.page)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--page {folder} is no folder: give one that both files go to")
     for path in write_page(watched, folder):
-        tell(f"  {shown(path)}")
+        (say if options.json else tell)(f"  {shown(path)}")
     raise_if_slower(watched)
     return 0

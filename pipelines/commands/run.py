@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError, quoted
-from pipelines.checkout.project import find_root, turn
-from pipelines.commands.given import Given
-from pipelines.commands.show import say, show_results, tell
-from stages.ending import close_output
-from stages.paths import Places
+from fewtune.pipelines.checkout.project import find_root, turn
+from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, tell
+from fewtune.process.child_python import SHOW_STDERR
+from fewtune.stages.command import VERBOSE
+from fewtune.stages.ending import close_output
+from fewtune.stages.paths import Places
 
 if TYPE_CHECKING:
-    from pipelines.runs.outcome import Outcome
+    from fewtune.pipelines.runs.outcome import Outcome
 
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from pipelines.checkout.parameters import change_parameters, changed_parameters
-    from pipelines.checkout.results import listed, read_results
-    from pipelines.dvc_repo.dag import require_listed
-    from pipelines.runs.run_plan import warm_process
-    from stages.params import COMPARED
+    from fewtune.pipelines.checkout.parameters import change_parameters, changed_parameters
+    from fewtune.pipelines.checkout.results import listed, read_results
+    from fewtune.pipelines.dvc_repo.dag import require_listed
+    from fewtune.pipelines.runs.run_plan import warm_process
+    from fewtune.stages.params import COMPARED
 
     root = find_root()
     path = Places(root).params
     values, given = _settings(options), Given.of(options)
-    with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
+    purpose = f"run {' '.join(options.models) or 'all models'}"
+    with _progress_apart(options), turn(root, purpose, say), warm_process(root):
         # Everything is checked before anything is written.
         _, _, params = changed_parameters(path, values)
         if any(key.partition(".")[0] == "fingerprint" for key in values):
@@ -47,7 +53,13 @@ def run(options: argparse.Namespace) -> int:
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:
-        show_results(read_results(root, say, models), root)
+        found = read_results(root, say, models)
+        if options.json:
+            failures = [asdict(each) for each in outcome.failures]
+            done = {"results": results_json(found, root), "failures": failures}
+            show_json({**done, "skipped": outcome.skipped, "exit_code": outcome.exit_code})
+        else:
+            show_results(found, root, options.wide)
     except BrokenPipeError:
         # The outcome is still printed to standard error.
         close_output()
@@ -58,14 +70,29 @@ def run(options: argparse.Namespace) -> int:
     return outcome.exit_code
 
 
+@contextlib.contextmanager
+def _progress_apart(options: argparse.Namespace) -> Iterator[None]:
+    """Keep progress off standard output, where it is to hold JSON, or nothing but the results."""
+    if options.verbose:
+        os.environ |= {VERBOSE: "1", SHOW_STDERR: "1"}
+    with contextlib.ExitStack() as stack:
+        if options.quiet:
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        elif options.json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """What is to be set in params.yaml, by key path."""
-    from pipelines.checkout.parameters import parse_setting
+    from fewtune.pipelines.checkout.parameters import parse_setting
 
     values = dict(parse_setting(text) for text in options.set)
     for key_path, value in (
         ("tune.trials_per_task", options.trials),
         ("tune.budget_s", options.budget),
+        ("share_schedules.budget_s", options.budget),
         ("fingerprint.target", options.target),
         ("fingerprint.device", options.device),
     ):
@@ -102,7 +129,7 @@ def _models(named: Sequence[str], given: Given, name: str | None, root: Path) ->
         )
     names = {text: given.add(text, places.models, name) for text in sources}
     if names:
-        from pipelines.dvc_repo.track import model_files, track
+        from fewtune.pipelines.dvc_repo.track import model_files, track
 
         problem = track(root, model_files(root, names.values()))
         if problem:
@@ -114,12 +141,12 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     """Run in this process: as a flow if there is a Prefect server, else without Prefect."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        from pipelines.runs.run_plan import Steps, run_all
+        from fewtune.pipelines.runs.run_plan import Steps, run_all
 
         return run_all(models, strategies, Steps(), force=force)
     import httpx
 
-    from pipelines.flow import outcome_of, selective_tuning
+    from fewtune.pipelines.flow import outcome_of, selective_tuning
 
     try:
         state = selective_tuning(models, strategies, force=force, return_state=True)
@@ -132,9 +159,9 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
 
 def record(options: argparse.Namespace) -> int:
     """Record results that are on disk and not in MLflow; comparisons after their results."""
-    from pipelines.checkout.results import read_results
-    from pipelines.dvc_repo.dag import Result, read_dag
-    from pipelines.records.record import record_finished
+    from fewtune.pipelines.checkout.results import read_results
+    from fewtune.pipelines.dvc_repo.dag import Result, read_dag
+    from fewtune.pipelines.records.record import record_finished
 
     root, code = find_root(), 0
     with turn(root, "record", say):

@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 
 from fewtune.errors import InputError, MachineError, masked
+from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.commands.show import say
+from fewtune.pipelines.servers.server import LOCALHOST, check_port, new_secret, server
 from fewtune.process.child_python import ending
-from pipelines.checkout.project import find_root
-from pipelines.commands.show import say
-from pipelines.servers.server import LOCALHOST, check_port, new_secret, server
-from stages.params import read_yaml
-from stages.paths import Places
+from fewtune.stages.params import read_yaml
+from fewtune.stages.paths import Places
 
 
 def worker(options: argparse.Namespace) -> int:
@@ -38,13 +38,13 @@ def worker(options: argparse.Namespace) -> int:
 def ui(options: argparse.Namespace) -> int:
     """Serve MLflow's page."""
     root = find_root()
-    from pipelines.checkout import environment  # noqa: F401  (before MLflow, which reads it)
+    from fewtune.pipelines.checkout import environment  # noqa: F401  (before MLflow, which reads it)
 
     uri = os.environ["MLFLOW_TRACKING_URI"]
     local = not uri.startswith(("http://", "https://"))
     if local:
         check_port(options.port)
-    from pipelines.records.tracking import Store
+    from fewtune.pipelines.records.tracking import Store
 
     # Without the type the page opens as the traces of a language model.
     path = f"/#/experiments/{Store(root).experiment_id}/runs?workflowType=machine_learning"
@@ -53,7 +53,7 @@ def ui(options: argparse.Namespace) -> int:
         return 0
     os.chdir(root)
     url, secret = f"http://{LOCALHOST}:{options.port}", new_secret()
-    command = ["pipelines.servers.mlflow_server", "--port", str(options.port)]
+    command = ["fewtune.pipelines.servers.mlflow_server", "--port", str(options.port)]
     with server(root, "mlflow", command, f"{url}{path}", f"{url}/health", secret) as process:
         raise MachineError(f"MLflow's server ended with {process.wait()}")
 
@@ -64,7 +64,7 @@ def serve(options: argparse.Namespace) -> int:
     # Prefect loads the flow from there.
     os.chdir(root)
     # It gives the server a secret, before an address is set.
-    from pipelines.checkout import environment  # noqa: F401
+    from fewtune.pipelines.checkout import environment  # noqa: F401
 
     given = os.environ.get("PREFECT_API_URL")
     if not given:

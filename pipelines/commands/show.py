@@ -5,33 +5,35 @@ Every command uses it, so modules that only tables need are loaded when a table 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import one_line, printable
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 if TYPE_CHECKING:
     from fewtune.report import tables
 
 
-def show_results(found: Sequence[tables.Result], root: Path) -> None:
+def show_results(found: Sequence[tables.Result], root: Path, wide: bool = False) -> None:
     """The results table, its conditions and its files."""
     if not found:
         return
     from fewtune.report import tables
 
     print()
-    tables.results_table(found).print()
+    tables.results_table(found, wide).print()
     print()
     comparisons = tables.distinct_comparisons(found)
     if len(comparisons) > 1:
-        tables.comparison_table(comparisons).print()
+        tables.comparison_table(comparisons, wide).print()
         print()
-    for line in [*tables.results_conditions(found), *tables.stolen_lines(comparisons)]:
+    lines = [*tables.disturbed_lines(found), *tables.results_conditions(found)]
+    for line in [*lines, *tables.stolen_lines(comparisons)]:
         tell(line)
     places = Places(root)
     print("\nFiles:")
@@ -46,8 +48,8 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
 
 def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
     """Print which results MLflow has: it may have been out of reach when they were made."""
-    from pipelines.dvc_repo.dag import Result
-    from pipelines.records.recorded import is_recorded
+    from fewtune.pipelines.dvc_repo.dag import Result
+    from fewtune.pipelines.records.recorded import is_recorded
 
     results = [Result(each.model, each.strategy) for each in found]
     waiting = [str(result) for result in results if not is_recorded(root, result)]
@@ -55,6 +57,20 @@ def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
         tell("Recorded results in MLflow:  fewtune ui")
     if waiting:
         tell(f"To record in MLflow ({', '.join(waiting)}):  fewtune record")
+
+
+def show_json(content: object) -> None:
+    """Print a result for programs: JSON on standard output."""
+    print(json.dumps(content, indent=2), flush=True)
+
+
+def results_json(found: Sequence[tables.Result], root: Path) -> list[dict[str, Any]]:
+    """The results, with the paths of their libraries."""
+    places = Places(root)
+    return [
+        {**each.to_dict(), "library": str(places.compiled(each.model, each.strategy) / "model.so")}
+        for each in found
+    ]
 
 
 def shown(path: Path) -> str:

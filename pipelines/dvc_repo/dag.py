@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError, MachineError, quoted
+from fewtune.pipelines.dvc_repo.mend import mend_rwlock
+from fewtune.stages.paths import Places
 from fewtune.util.validation import nearest
-from pipelines.dvc_repo.mend import mend_rwlock
-from stages.paths import Places
 
 _MODEL, _STRATEGY = "model", "strategy"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError
-from stages.params import SECTIONS, options_class, read_yaml
-from stages.paths import Places
+from fewtune.stages.params import SECTIONS, options_class, read_yaml
+from fewtune.stages.paths import Places
 
 
 class DvcLock:

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import yaml
 
+from fewtune.stages.paths import Places
 from fewtune.util.files import write_bytes, write_text
-from stages.paths import Places
 
 _FOLDER = Path(".dvc", "tmp")
 _FILE, _GUARD = "rwlock", "rwlock.lock"

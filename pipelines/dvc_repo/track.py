@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fewtune.errors import quoted
 from fewtune.process.child_python import child_python
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 
 def model_files(root: Path, models: Iterable[str]) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
+from fewtune.pipelines.records.tracking import DISTURBED, Store
 from fewtune.report.tables import target_name
+from fewtune.stages.params import COMPARED
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
-from pipelines.records.tracking import Store
-from stages.params import COMPARED
 
 # isort: split
 from mlflow.entities import Run
@@ -42,11 +42,11 @@ _CONDITIONS = {
     "shared schedules": "share_schedules.top",
     "seed": "tune.seed",
 }
-_TAGS = {"measured": "measured", "git commit": "git_commit"}
+_TAGS = {"measured": "measured", "disturbed": DISTURBED, "git commit": "git_commit"}
 
 
-def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
-    """Put recorded results side by side.
+def runs_named(root: Path, names: Sequence[str]) -> list[Run]:
+    """Two or more recorded results.
 
     Parameters
     ----------
@@ -54,14 +54,8 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
         The checkout.
     names : sequence of str
         Models, run names (``<model>-<strategy>``), run ids or their beginnings. A model means the
-        latest result of each of its strategies, the selective one first.
-
-    Returns
-    -------
-    table : Table
-        One column for each result.
-    lines : list of str
-        Ratios of the figures, and reasons why they cannot be compared.
+        latest result of each of its strategies, the selective one first; of one strategy, its
+        latest result and the one before.
 
     Raises
     ------
@@ -84,15 +78,20 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
             f"only one result of {tags['model']} is recorded ({tags['strategy']}): name another "
             f"one, or make it with `fewtune run {tags['model']} --strategy {other}`"
         )
-    return _table(runs), [*_ratios(runs), *_warnings(runs)]
+    return runs
+
+
+def said_of(runs: Sequence[Run]) -> list[str]:
+    """Ratios of the figures, and reasons why they cannot be compared."""
+    return [*_ratios(runs), *_warnings(runs)]
 
 
 def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
     """The runs that ``name`` means."""
-    latest: dict[str, Run] = {}
-    for run in recorded:
-        if run.data.tags["model"] == name:
-            latest.setdefault(run.data.tags["strategy"], run)
+    of_model = [run for run in recorded if run.data.tags["model"] == name]
+    latest = {run.data.tags["strategy"]: run for run in reversed(of_model)}
+    if len(latest) == 1:
+        return of_model[1::-1]
     if latest:
         order = [*COMPARED, *sorted(latest)]
         return [latest[key] for key in sorted(latest, key=order.index)]
@@ -108,7 +107,8 @@ def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
     raise InputError(f"{name!r} is not recorded in MLflow{nearest(name, known, 'recorded models')}")
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One column for each result."""
     rows = []
     for label, key in _FIGURES.items():
         rows.append([label, *(number(run.data.metrics.get(key)) for run in runs)])

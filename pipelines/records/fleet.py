@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fewtune.pipelines.records.watch import Watched, watch_table
 from fewtune.util.files import write_bytes, write_text
-from pipelines.records.watch import Watched, watch_table
 
 PAGE, PICTURE = "fleet.md", "fleet.png"
 _COLUMNS = 3

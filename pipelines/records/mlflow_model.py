@@ -11,9 +11,9 @@ from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSp
 from fewtune.deploy.bundle import bundle
 from fewtune.deploy.note import read_note
 from fewtune.errors import InputError
-from pipelines.dvc_repo.dag import Result
-from pipelines.records import tuned_library
-from stages.paths import Places
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records import tuned_library
+from fewtune.stages.paths import Places
 
 # isort: split
 import mlflow.pyfunc

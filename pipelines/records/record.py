@@ -14,18 +14,18 @@ from pathlib import Path
 
 from fewtune.artifacts import Curve, ImportReport
 from fewtune.errors import InputError
+from fewtune.pipelines.checkout.results import comparison_of, read_result, read_results
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.dvc_repo.dvc_lock import DvcLock, flatten
+from fewtune.pipelines.records.mlflow_model import save_model
+from fewtune.pipelines.records.noise import Latency
+from fewtune.pipelines.records.recorded import remember
+from fewtune.pipelines.records.registry import machine_of, register
+from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, TABLE_KEY, Store
 from fewtune.report import kernel_tables, tables
 from fewtune.report.tables import target_name
-from pipelines.checkout.results import comparison_of, read_result, read_results
-from pipelines.dvc_repo.dag import Result
-from pipelines.dvc_repo.dvc_lock import DvcLock, flatten
-from pipelines.records.mlflow_model import save_model
-from pipelines.records.noise import Latency
-from pipelines.records.recorded import remember
-from pipelines.records.registry import machine_of, register
-from pipelines.records.tracking import MACHINE, TABLE_KEY, Store
-from stages.params import COMPARED
-from stages.paths import Places
+from fewtune.stages.params import COMPARED
+from fewtune.stages.paths import Places
 
 # isort: split
 from mlflow.entities import Metric, Param, RunTag, SourceType
@@ -167,6 +167,8 @@ def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> di
         MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
         MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
     }
+    if found.benchmark.disturbed:
+        tags[DISTURBED] = found.benchmark.disturbed
     return tags if commit == "none" else {**tags, MLFLOW_GIT_COMMIT: tags["git_commit"]}
 
 

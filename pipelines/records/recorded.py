@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 
 from fewtune.errors import InputError, masked
+from fewtune.pipelines.checkout import environment
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.dvc_repo.dvc_lock import DvcLock
+from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_text
-from pipelines.checkout import environment
-from pipelines.dvc_repo.dag import Result
-from pipelines.dvc_repo.dvc_lock import DvcLock
-from stages.paths import Places
 
 
 def is_recorded(root: Path, result: Result) -> bool:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records.conditions import is_same_model
+from fewtune.pipelines.records.noise import Latency, changed
 from fewtune.report.tables import target_name
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.conditions import is_same_model
-from pipelines.records.noise import Latency, changed
 
 # isort: split
 from mlflow import MlflowClient
@@ -48,8 +48,8 @@ def register(
     Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` follows that
     of the machine for which it was first set. Both move to a version that is faster by more than
     the noise of both measurements, and to the first version of another model that got the name:
-    a fast library of the old one is no result of the new one. ``ids`` are those of the record,
-    ``parameters`` the recorded ones.
+    a fast library of the old one is no result of the new one. They never move to a version whose
+    latency was disturbed. ``ids`` are those of the record, ``parameters`` the recorded ones.
 
     Returns
     -------
@@ -79,6 +79,8 @@ def register(
         **ids,
     )
     own = f"{CHAMPION}-{machine}"
+    if report.disturbed:
+        return f"version {made.version} of {result.model}, disturbed: it becomes no champion"
     holder = _holder(client, result.model, own, parameters)
     if holder is not None and changed(Latency.of_run(holder[1]), latency).verdict != "faster":
         return f"version {made.version} of {result.model} (champion: {holder[0].version})"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.checkout import environment
+from fewtune.pipelines.checkout import environment
 
 # isort: split
 from mlflow import MlflowClient
@@ -29,6 +29,8 @@ STARTED = "fewtune.recording"
 TABLE_KEY = "fewtune.results_table"
 # The tag of a machine, without its software's versions.
 MACHINE = "fewtune.machine"
+# What disturbed the measurement; without this tag nothing did.
+DISTURBED = "disturbed"
 _RECORDED = "fewtune.recorded_ms"
 # MLflow's limit.
 _MOST_RUNS = 50_000

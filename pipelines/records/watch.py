@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.pipelines.records.conditions import changes, is_made_alike, is_same_model
+from fewtune.pipelines.records.noise import Change, Latency, between_runs, changed
+from fewtune.pipelines.records.registry import machine_of
+from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, Store
+from fewtune.stages.paths import Places
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.conditions import changes, is_made_alike, is_same_model
-from pipelines.records.noise import Change, Latency, between_runs, changed
-from pipelines.records.registry import machine_of
-from pipelines.records.tracking import MACHINE, Store
-from stages.paths import Places
 
 # isort: split
 from mlflow.artifacts import load_dict
@@ -34,7 +35,7 @@ _VERDICTS = {
     "slower": "SLOWER",
     "faster": "faster",
     "same": "within the noise",
-    "machine": "as onnxruntime: the machine",
+    "machine": "as onnxruntime",
 }
 
 
@@ -48,7 +49,8 @@ class Watched:
     machine : str
         Processor and threads.
     runs : tuple of Run
-        In MLflow, the latest first. Those of another model that had the name before are left out.
+        In MLflow, the latest first. Those of another model that had the name before are left out,
+        and so are disturbed ones before the latest: they say nothing of a change.
     """
 
     result: Result
@@ -78,13 +80,40 @@ class Watched:
         return alike[:_MOST_EARLIER][::-1]
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether the latest was measured beside other work."""
+        return DISTURBED in self.runs[0].data.tags
+
+    @property
     def change(self) -> Change | None:
-        """The change of the latency; None for the first of its kind."""
-        if len(self.runs) < 2:
+        """The change of the latency; None for the first of its kind, and if it was disturbed."""
+        if len(self.runs) < 2 or self.is_disturbed:
             return None
         now, before = self.latencies[:2]
         between = between_runs([Latency.of_run(run.data).median_ms for run in self.earlier])
         return changed(before, now, between)
+
+    @property
+    def verdict(self) -> str:
+        """Whether it became slower, in words."""
+        if self.is_disturbed:
+            return "disturbed"
+        return _VERDICTS[self.change.verdict] if self.change else "first of its kind"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The latest result beside the one before it, for programs."""
+        change, latencies = self.change, self.latencies
+        return {
+            "model": self.result.model,
+            "strategy": self.result.strategy,
+            "machine": self.machine,
+            "verdict": self.verdict,
+            "latency_ms": latencies[0].median_ms,
+            "before_latency_ms": latencies[1].median_ms if change else None,
+            "change_pct": 100 * (change.ratio - 1) if change else None,
+            "noise_pct": 100 * change.noise if change else None,
+            "slower": self.line() or None,
+        }
 
     def line(self) -> str:
         """In one line what became slower by more than the noise; empty if nothing did."""
@@ -168,8 +197,9 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
     found = []
     for (result, _), runs in sorted(groups.items(), key=lambda each: each[0]):
         last = runs[0].data
-        alike = tuple(run for run in runs if is_same_model(run.data.params, last.params))
-        found.append(Watched(result, last.tags.get("machine", ""), alike))
+        alike = [run for run in runs if is_same_model(run.data.params, last.params)]
+        quiet = [run for run in alike[1:] if DISTURBED not in run.data.tags]
+        found.append(Watched(result, last.tags.get("machine", ""), (alike[0], *quiet)))
     return found
 
 
@@ -186,22 +216,24 @@ def watch_table(watched: Iterable[Watched]) -> Table:
     headings = [
         "model",
         "strategy",
+        "before ms",
+        "now ms",
+        "change %",
+        "noise %",
+        "verdict",
         "machine",
         "results",
         "best ms",
-        "before ms [p10 - p90]",
-        "now ms [p10 - p90]",
-        "change %",
-        "noise %",
+        "before p10 - p90",
+        "now p10 - p90",
         "runs apart %",
         "x over onnxruntime before",
         "now",
         "tuning s before",
         "now",
-        "verdict",
     ]
     rows = [_row(each) for each in watched]
-    return Table(headings, rows, left=frozenset({0, 1, 2, len(headings) - 1}))
+    return Table(headings, rows, left=frozenset({0, 1, 6, 7}))
 
 
 def _row(each: Watched) -> list[str]:
@@ -211,24 +243,26 @@ def _row(each: Watched) -> list[str]:
     return [
         each.result.model,
         each.result.strategy,
+        number(latencies[1].median_ms) if change else MISSING,
+        number(latencies[0].median_ms),
+        f"{100 * (change.ratio - 1):+.1f}" if change else MISSING,
+        f"{100 * change.noise:.1f}" if change else MISSING,
+        each.verdict,
         each.machine,
         str(len(latencies)),
         number(min(latency.median_ms for latency in latencies)),
         _spread(latencies[1]) if change else MISSING,
         _spread(latencies[0]),
-        f"{100 * (change.ratio - 1):+.1f}" if change else MISSING,
-        f"{100 * change.noise:.1f}" if change else MISSING,
         f"{100 * change.between:.1f}" if change and change.between is not None else MISSING,
         number(before.get("times_onnxruntime")),
         number(now.get("times_onnxruntime")),
         number(before.get("tuning_s")),
         number(now.get("tuning_s")),
-        _VERDICTS[change.verdict] if change else "the first of its kind",
     ]
 
 
 def _spread(latency: Latency) -> str:
-    return f"{number(latency.median_ms)} [{number(latency.p10_ms)} - {number(latency.p90_ms)}]"
+    return f"{number(latency.p10_ms)} - {number(latency.p90_ms)}"
 
 
 def raise_if_slower(watched: Iterable[Watched]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, printable
-from pipelines.dvc_repo.dag import Result, Stage
+from fewtune.pipelines.dvc_repo.dag import Result, Stage
 
 # Exit codes of errors that a user can mend (fewtune.errors), and of signals.
 SPECIFIC = frozenset({2, 3, 4, 5, 6, INTERRUPTED, TERMINATED})

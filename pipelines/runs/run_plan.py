@@ -2,7 +2,7 @@
 
 If a stage fails, the stages that need it do not run. Other models and strategies go on, and the end
 of the run lists the failures with their reasons. `Steps` shows them in the terminal; in
-`pipelines.flow` each step is a task of Prefect.
+`fewtune.pipelines.flow` each step is a task of Prefect.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 
 from fewtune.api import APART
 from fewtune.errors import FewtuneError, InputError, one_line, printable
+from fewtune.pipelines.checkout.project import find_root, turn
+from fewtune.pipelines.checkout.results import read_result, read_results
+from fewtune.pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, Stage, outdated, read_dag
+from fewtune.pipelines.dvc_repo.mend import mend_lock_file
+from fewtune.pipelines.records.recorded import is_recorded
+from fewtune.pipelines.runs.outcome import Outcome
+from fewtune.pipelines.runs.stage_process import Ending, run_stage
 from fewtune.process import warm
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
+from fewtune.stages.paths import Places
 from fewtune.util.files import remove_left
-from pipelines.checkout.project import find_root, turn
-from pipelines.checkout.results import read_result, read_results
-from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, Stage, outdated, read_dag
-from pipelines.dvc_repo.mend import mend_lock_file
-from pipelines.records.recorded import is_recorded
-from pipelines.runs.outcome import Outcome
-from pipelines.runs.stage_process import Ending, run_stage
-from stages.paths import Places
 
 # Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
@@ -228,7 +228,7 @@ class Run:
     def _record(self, result: Result) -> Ending:
         if self._loading is not None:
             self._loading.join()
-        from pipelines.records.record import record_finished
+        from fewtune.pipelines.records.record import record_finished
 
         stages = self._dag.needed(result)
         logs = [Places(self._root).log(stage) for stage in stages]
@@ -246,5 +246,5 @@ class Run:
 def _open_store(root: Path) -> None:
     # Errors are reported when a result is recorded.
     with contextlib.suppress(Exception):
-        importlib.import_module("pipelines.records.record")
-        importlib.import_module("pipelines.records.tracking").Store(root)
+        importlib.import_module("fewtune.pipelines.records.record")
+        importlib.import_module("fewtune.pipelines.records.tracking").Store(root)

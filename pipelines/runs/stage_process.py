@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, MachineError, printable
+from fewtune.pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
 from fewtune.process.child_python import child_python, ending
+from fewtune.stages.parent_watch import RUN_PID
 from fewtune.tvm_compat.noise import NOISE
-from pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
-from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
 # An interrupted stage has so long to clean up; then it is killed. Its journal is always whole.

@@ -26,7 +26,7 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.utils.file_utils import local_file_uri_to_path
 from mlflow.utils.uri import get_uri_scheme
 
-from pipelines.servers.server import LOCALHOST, SECRET, basic
+from fewtune.pipelines.servers.server import LOCALHOST, SECRET, basic
 
 # They lead to other artifacts, which are then looked up by their own addresses.
 _INDIRECT = ("runs", "models", "mlflow-artifacts")

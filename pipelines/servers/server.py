@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
-from pipelines.servers import with_parent
-from stages.paths import Places
+from fewtune.pipelines.servers import with_parent
+from fewtune.stages.paths import Places
 
 LOCALHOST = "127.0.0.1"
 # The secret's name in the server's environment: arguments are there for everybody to read.

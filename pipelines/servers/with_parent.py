@@ -1,7 +1,7 @@
 """A module run in a process that ends with the one that started it, also where that was killed.
 
-``python -m pipelines.servers.with_parent PARENT MODULE ...``; the thread that starts it has to
-outlive it.
+``python -m fewtune.pipelines.servers.with_parent PARENT MODULE ...``; the thread that starts it has
+to outlive it.
 """
 
 from __future__ import annotations

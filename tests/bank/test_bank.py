@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.search.cost_model import BoostedTrees, CostModelOptions
+from fewtune.search.cost_model import BoostedTrees
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.similarity.similarity import design_space, similarity_rate
+from fewtune.similarity.similarity import design_space
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
-from stages import build_bank as stage
-from stages import command
 from tests import tuned_tiny
 from tests.made.banks import entry, made_bank, task_info, tiles
 
@@ -100,29 +97,12 @@ def test_distilling_keeps_the_best_and_a_spread(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("machine", "a toaster"), ("target", '{"kind": "c"}'), ("threads", 64), ("tvm", "0.1")],
-)
-def test_a_foreign_log_is_refused(tmp_path, monkeypatch, capsys, field, value):
-    foreign = tmp_path / "bank" / "foreign"
+def test_a_foreign_log_is_refused(tmp_path):
+    foreign = tmp_path / "logs" / "foreign"
     shutil.copytree(tuned_tiny.tuned(), foreign)
-    LogInfo.read(foreign).model_copy(update={field: value}).write(foreign)
-    tuned_tiny.fingerprint().write(tmp_path / "out" / "fingerprint")
-    (tmp_path / "params.yaml").write_text("build_bank: {selective: {logs: bank}}\n")
-    monkeypatch.chdir(tmp_path)
-    with (
-        mock.patch.object(command, "end_with_starter"),
-        mock.patch.object(command.signal, "signal"),
-        pytest.raises(SystemExit) as ended,
-    ):
-        command.main("build_bank", stage.run, ["--strategy", "selective"])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        f"fewtune: build_bank: bank/foreign cannot be banked: its {field} is {value}, not "
-    )
-    assert not (tmp_path / "out" / "bank" / "selective").exists()
+    LogInfo.read(foreign).model_copy(update={"threads": 64}).write(foreign)
+    with pytest.raises(InputError, match="foreign cannot be banked: its threads is 64, not "):
+        made(tmp_path / "logs", tmp_path / "bank")
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -142,10 +122,6 @@ def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path):
     cost_model = BoostedTrees()
     bank.teach(cost_model)
     assert cost_model.samples == 0
-    tasks, options = tuned_tiny.tasks(), SelectOptions(min_share=0)
-    given = {"target": tuned_tiny.target(), "model": "tiny", "strategy": "selective"}
-    without, _ = select_tasks(tasks, options, **given)
-    assert select_tasks(tasks, options, **given, bank=bank)[0] == without
 
 
 @pytest.mark.slow
@@ -196,19 +172,6 @@ def test_the_nearest_come_in_a_stated_order():
     assert rates["near"] == pytest.approx((6 / 7) ** 0.5)
 
 
-def test_similarities_are_those_of_the_selection():
-    spaces = [tiles(a, b, choice=c) for a in (1, 12, 64) for b in (7, 64) for c in ((), (0, 16))]
-    spaces.append(tiles())
-    bank = made_bank(*(entry(f"{place:02}", space) for place, space in enumerate(spaces)))
-    asked = [*spaces, tiles(12, 96), tiles(64, 7, 7), tiles(12, 64, choice=(16, 64))]
-    for space in asked:
-        found = bank.nearest(task_info("task", workload="new"), space, 0.0, 99)
-        expected = {f"{place:02}": similarity_rate(space, it) for place, it in enumerate(spaces)}
-        assert {it.workload: rate for it, rate in found} == {
-            name: rate for name, rate in expected.items() if rate > 0
-        }
-
-
 @pytest.mark.slow
 def test_a_damaged_bank_is_named(built, tmp_path):
     damaged = tmp_path / "damaged"
@@ -222,17 +185,3 @@ def test_a_damaged_bank_is_named(built, tmp_path):
     (damaged / BankReport.file_name).write_text("{}")
     with pytest.raises(InputError, match="sources: Field required; run its stage again"):
         Bank.read(damaged)
-
-
-def test_a_group_without_samples_teaches_nothing():
-    model = BoostedTrees(CostModelOptions(warm_up_samples=4))
-    random = np.random.default_rng(0)
-    samples = [random.random((2, 164)).astype("float32") for _ in range(8)]
-    model.learn_groups(
-        {"nothing": ([], []), "failed": ([samples[0][:0]], [1.0]), "some": (samples, [1.0] * 8)}
-    )
-    assert model.trained
-    assert set(model.groups) == {"some"}
-    # And nothing more to learn is no reason to fail later.
-    model.learn_groups({"nothing": ([], []), "more": (samples, [2.0] * 8)})
-    assert set(model.groups) == {"some", "more"}

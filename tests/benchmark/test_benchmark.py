@@ -18,7 +18,6 @@ from fewtune.artifacts import (
     Metrics,
     ModelFinal,
     SelectionTiming,
-    ShareReport,
     TunedTask,
     TuneReport,
 )
@@ -31,10 +30,11 @@ from fewtune.benchmark.variants import Variants
 from fewtune.machine.host import cores_off_the_pool
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
+from tests.made.results import share_report
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = BenchmarkOptions(rounds=3)
+OPTIONS = BenchmarkOptions(rounds=3, wait_s=0)
 
 
 def refined() -> TunedTask:
@@ -61,17 +61,7 @@ def folders(directory: Path) -> ResultFolders:
     write_tasks(tuned_tiny.tasks(), tuned_tiny.NAME, target, directory)
     tuned_tiny.selection().write(directory)
     SelectionTiming(selecting_s=1.5).write(directory)
-    ShareReport(
-        model=tuned_tiny.NAME,
-        strategy="selective",
-        tasks=[],
-        representatives=[refined()],
-        rounds=[],
-        finals=[final("one", 1), final("other", 2)],
-        trials=0,
-        sharing_s=0.0,
-        stopped_by="nothing_to_tune",
-    ).write(directory)
+    share_report(tuned_tiny.NAME, representatives=[refined()]).write(directory)
     return ResultFolders(
         tuned_tiny.imported(),
         directory,
@@ -80,6 +70,13 @@ def folders(directory: Path) -> ResultFolders:
         directory,
         tuned_tiny.compiled(),
     )
+
+
+def tiny_variants(options: BenchmarkOptions, **given: object) -> Variants:
+    """The variants of the tiny model."""
+    library = tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library
+    own = tuned_tiny.fingerprint()
+    return Variants(tuned_tiny.imported(), {"tuned": library}, own, options, **given)
 
 
 @cache
@@ -95,6 +92,8 @@ def benchmarked() -> tuple[BenchmarkReport, Path]:
 def test_figures_follow_from_what_was_measured() -> None:
     report, directory = benchmarked()
     assert BenchmarkReport.read(directory) == report
+    assert Metrics.read(directory).peak_pct == report.peak_pct
+    assert "of the machine's measured peak" in (directory / "report.md").read_text()
     flops = sum(task.info.flops * task.info.weight for task in tuned_tiny.tasks())
     tuned_s = report.variants["tuned"].median_ms / 1e3
     assert report.model_gflops == pytest.approx(flops / tuned_s / 1e9)
@@ -124,13 +123,6 @@ def test_a_refined_representative_counts_as_the_refinement_left_it() -> None:
     assert report.failures["build_timeout"] == 3
 
 
-def test_the_report_says_how_finals_ended() -> None:
-    report, directory = benchmarked()
-    (remark,) = [text for text in report.remarks if "contested" in text]
-    assert remark.startswith("1 of 2 contested tasks have the schedule that was the fastest")
-    assert f"- {remark}\n" in (directory / "report.md").read_text()
-
-
 def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     report, _ = benchmarked()
     assert report.conditions.copies == OPTIONS.copies == 3
@@ -138,12 +130,7 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
     # Half of it holds the weights of one library and of onnxruntime twice.
     room = SimpleNamespace(available=2 * 4 * parameters * 2 * 2)
     monkeypatch.setattr(variants_module.psutil, "virtual_memory", lambda: room)
-    variants = Variants(
-        tuned_tiny.imported(),
-        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
-        tuned_tiny.fingerprint(),
-        OPTIONS,
-    )
+    variants = tiny_variants(OPTIONS)
     assert {name: len(runs) for name, runs in variants.runs.items()} == {
         "untuned": 1,
         "tuned": 2,
@@ -158,12 +145,7 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_libraries_and_onnxruntime_run_where_the_system_likes_and_untuned_off_the_pool() -> None:
-    variants = Variants(
-        tuned_tiny.imported(),
-        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
-        tuned_tiny.fingerprint(),
-        OPTIONS,
-    )
+    variants = tiny_variants(OPTIONS)
     seen: dict[str, set[frozenset[int]]] = {name: set() for name in variants.runs}
 
     def noting(name: str, run: Callable[[], object]) -> object:
@@ -180,15 +162,6 @@ def test_libraries_and_onnxruntime_run_where_the_system_likes_and_untuned_off_th
     assert seen == {"untuned": apart, "tuned": anywhere, "onnxruntime": anywhere}
 
 
-def test_metrics_hold_the_same_figures() -> None:
-    report, directory = benchmarked()
-    metrics = Metrics.read(directory)
-    assert metrics.peak_pct == report.peak_pct
-    assert metrics.outside_tuned_pct == pytest.approx(100 * (1 - report.tuned_share))
-    assert "gb_s,peak_pct" in (directory / "kernels.csv").read_text().splitlines()[0]
-    assert "of the machine's measured peak" in (directory / "report.md").read_text()
-
-
 def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     report, directory = benchmarked()
     metrics = Metrics.read(directory)
@@ -196,7 +169,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
         tuned_tiny.imported(),
         dict.fromkeys(("selective", "full"), Result(tuned_tiny.compiled(), metrics, report)),
         tuned_tiny.fingerprint(),
-        CompareOptions(rounds=5, copies=2, processes=2),
+        CompareOptions(rounds=5, copies=2, processes=2, wait_s=0),
         tmp_path,
     )
     assert comparison.used_time_pct == 100.0

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fewtune.artifacts import CompileReport, ImportReport
+from fewtune.artifacts import ImportReport
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.builds import Builds, has_room
 from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.variants import Variants
 from tests import tuned_tiny
+from tests.benchmark.test_benchmark import tiny_variants
 
 
 @pytest.mark.slow
@@ -19,13 +19,7 @@ def test_the_benchmark_runs_what_was_built_before(monkeypatch):
     infos = [task.info for task in tuned_tiny.tasks()]
     made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
     assert made.meter is not None
-    variants = Variants(
-        tuned_tiny.imported(),
-        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
-        tuned_tiny.fingerprint(),
-        BenchmarkOptions(copies=1),
-        untuned=made.untuned,
-    )
+    variants = tiny_variants(BenchmarkOptions(copies=1), untuned=made.untuned)
     assert [run.__self__ for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
     made.untuned.run()
     assert variants.difference("tuned").allowances <= 1

@@ -2,30 +2,21 @@
 
 import pytest
 
-from fewtune.artifacts import CompileReport, ImportReport, Prediction, ShareReport, TuneReport
+from fewtune.artifacts import CompileReport, ImportReport, Prediction, TuneReport
 from fewtune.benchmark.kernels import kernel_rows
 from fewtune.benchmark.result import StepResults
 from tests import tuned_tiny
+from tests.made.results import share_report
 
 
 def result(in_place: dict[str, int], set_aside: list[str], **sharing: object) -> StepResults:
-    nothing = ShareReport(
-        model=tuned_tiny.NAME,
-        strategy="selective",
-        tasks=[],
-        rounds=[],
-        trials=0,
-        sharing_s=0.0,
-        stopped_by="nothing_to_tune",
-        **sharing,
-    )
     return StepResults(
         ImportReport.read(tuned_tiny.imported()),
         tuned_tiny.tasks(),
         tuned_tiny.selection().model_copy(update={"set_aside": set_aside}),
         0.0,
         TuneReport.read(tuned_tiny.tuned()),
-        nothing,
+        share_report(tuned_tiny.NAME, **sharing),
         CompileReport.read(tuned_tiny.compiled()).model_copy(update={"in_place": in_place}),
     )
 

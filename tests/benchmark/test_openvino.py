@@ -2,13 +2,11 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
-import onnx
 import pytest
 
-from fewtune.artifacts import CompileReport
 from fewtune.benchmark import peers
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.options import BenchmarkOptions
@@ -16,95 +14,24 @@ from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
-from tests import tuned_tiny
-from tests.made import onnx_text
-
-installed = pytest.mark.skipif(openvino_version() is None, reason="openvino is not installed")
+from tests.benchmark.test_benchmark import tiny_variants
 
 
-def model_of(operator: str, directory: Path) -> Path:
-    """A model of one operator on two inputs, not in the order of the alphabet."""
-    inputs, node = "float[2,3] second, float[2,3] first", f"out = {operator} (second, first)"
-    model = onnx_text.model_of(f"({inputs}) => (float[2,3] out) {{{node}}}")
-    path = directory / "model.onnx"
-    onnx.save(model, path)
-    return path
-
-
-@pytest.fixture
-def two_inputs():
-    return {
-        "first": np.full((2, 3), 2.0, np.float32),
-        "second": np.arange(6, dtype=np.float32).reshape(2, 3),
-    }
-
-
-class FakeRequest:
-    """What an inference request of OpenVINO is asked here."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, np.ndarray] = {}
-
-    def set_tensor(self, port: SimpleNamespace, tensor: np.ndarray) -> None:
-        self.given[min(port.get_names())] = tensor
-
-    def infer(self, share_outputs: bool) -> dict[str, np.ndarray]:
-        assert share_outputs
-        return {"out": self.given["second"] - self.given["first"]}
-
-
-class FakeCore:
-    """OpenVINO's border: compiles, or refuses as it does."""
-
-    options: dict[str, str] = {}
-    refusal: str | None = None
-
-    def compile_model(self, model: Path, device: str, options: dict[str, str]) -> SimpleNamespace:
-        assert model.is_file() and device == "CPU"
-        if self.refusal is not None:
-            raise RuntimeError(self.refusal)
-        FakeCore.options = options
-        names = ("second", "first")
-        inputs = [SimpleNamespace(get_names=lambda name=name: {name}) for name in names]
-        return SimpleNamespace(inputs=inputs, create_infer_request=FakeRequest)
-
-
-@pytest.fixture
-def faked(monkeypatch):
-    """OpenVINO, faked at its own border, where it is not installed."""
-    fake = SimpleNamespace(Core=FakeCore, Tensor=lambda array: array)
-    monkeypatch.setitem(sys.modules, OPENVINO, fake)
-
-
-@pytest.mark.usefixtures("faked")
-def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(tmp_path, two_inputs):
-    session = OpenvinoSession(model_of("Sub", tmp_path), 2, two_inputs)
-    assert FakeCore.options["PERFORMANCE_HINT"] == "LATENCY"
-    assert FakeCore.options["INFERENCE_PRECISION_HINT"] == "f32"
-    assert FakeCore.options["INFERENCE_NUM_THREADS"] == "2"
-    np.testing.assert_array_equal(session.outputs()[0], two_inputs["second"] - 2)
-
-
-@pytest.mark.usefixtures("faked")
-def test_a_model_that_it_cannot_read_is_refused_by_what_is_missing(
-    tmp_path, two_inputs, monkeypatch
-):
-    report = "Exception from a.cpp:84:\nCheck 'false' failed at b.cpp:1:\n\nSummary:\n"
-    monkeypatch.setattr(FakeCore, "refusal", f"{report}-- Conversion is failed for: Conv-16\n")
-    with pytest.raises(InputError, match=r"OpenVINO cannot run .*: Conversion is failed for: Conv"):
-        OpenvinoSession(model_of("Sub", tmp_path), 2, two_inputs)
-
-
-@installed
-def test_openvino_itself_computes_what_the_model_says(tmp_path, two_inputs):
-    session = OpenvinoSession(model_of("Sub", tmp_path), 1, two_inputs)
-    np.testing.assert_array_equal(session.outputs()[0], two_inputs["second"] - 2)
-
-
-@installed
-def test_openvino_itself_names_the_operator_that_it_lacks(tmp_path, two_inputs):
-    with pytest.raises(InputError, match="NoSuchOperator"):
-        OpenvinoSession(model_of("NoSuchOperator", tmp_path), 1, two_inputs)
+def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(monkeypatch):
+    """OpenVINO is faked at its own border: it need not be installed."""
+    package, port = mock.MagicMock(Tensor=lambda array: array), mock.Mock()
+    port.get_names.return_value = {"x"}
+    compiles = package.Core.return_value.compile_model
+    compiles.return_value.inputs = [port]
+    monkeypatch.setitem(sys.modules, OPENVINO, package)
+    given = np.ones((2, 3), np.float32)
+    OpenvinoSession(Path("model.onnx"), 2, {"x": given})
+    (_, device, options) = compiles.call_args.args
+    assert (device, options["PERFORMANCE_HINT"]) == ("CPU", "LATENCY")
+    assert options["INFERENCE_PRECISION_HINT"] == "f32"
+    assert options["INFERENCE_NUM_THREADS"] == "2"
+    request = compiles.return_value.create_infer_request.return_value
+    request.set_tensor.assert_called_once_with(port, given)
 
 
 class Refusing:
@@ -124,14 +51,7 @@ class Running:
 def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
     monkeypatch.setattr(variants_module, "openvino_version", lambda: "2026.4.1")
     monkeypatch.setattr(variants_module, "OpenvinoSession", peer)
-    compiled = tuned_tiny.compiled()
-    return Variants(
-        tuned_tiny.imported(),
-        {"tuned": compiled / CompileReport.read(compiled).library},
-        tuned_tiny.fingerprint(),
-        BenchmarkOptions(rounds=3, copies=2),
-        untuned=False,
-    )
+    return tiny_variants(BenchmarkOptions(rounds=3, copies=2, wait_s=0), untuned=False)
 
 
 @pytest.mark.slow

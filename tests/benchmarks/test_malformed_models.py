@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.malformed_models import Case, cases, judged
+from benchmarks.malformed_models import cases
 
 SAMPLE = [
     "empty_file",
@@ -44,21 +44,3 @@ def test_every_malformed_model_has_a_name_of_its_own():
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) >= 60
     assert set(SAMPLE) <= set(names)
-
-
-@pytest.mark.parametrize(
-    ("code", "output", "errors", "fault"),
-    [
-        (2, '{"ok": false, "reason": "no such file"}', "", ""),
-        (0, '{"ok": true, "reason": null}', "", "was accepted"),
-        (-11, "", "", "ended by signal 11"),
-        (1, "", "Traceback", "ended with 1, which is not documented"),
-        (2, '{"ok": false, "reason": "x"}', "Traceback (most", "printed a traceback"),
-        (2, "", "", "printed no JSON"),
-        (2, '{"ok": false, "reason": " "}', "", "gave no reason of one line"),
-        (2, '{"ok": true, "reason": null}', "", "ended with 2, but says ok: True"),
-    ],
-)
-def test_an_ending_is_judged(code, output, errors, fault):
-    case = Case("any", lambda folder: folder)
-    assert judged(case, code, output, errors).fault == fault

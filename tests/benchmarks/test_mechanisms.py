@@ -1,8 +1,5 @@
 """The table of mechanisms: each can be switched off, also in child processes, and has its line."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,6 @@ import pytest
 from benchmarks import mechanisms
 from fewtune.model.lower_checked import STEPS
 from fewtune.steps.sections import sections
-from fewtune.util.switches import VARIABLE
 
 SOURCES = "\n".join(
     path.read_text() for path in (Path(__file__).parents[2] / "fewtune").rglob("*.py")
@@ -23,15 +19,6 @@ def test_what_is_switched_off_is_there(off):
     assert off.first in mechanisms.STEPS
     for name in off.switches:
         assert name in STEPS or f'is_on("{name}")' in SOURCES
-
-
-def test_a_child_process_has_the_mechanism_off():
-    statement = (
-        "from fewtune.util.switches import is_on; "
-        "assert not is_on('prefetching') and is_on('correction')"
-    )
-    environment = {**os.environ, VARIABLE: "prefetching"}
-    subprocess.run([sys.executable, "-c", statement], check=True, env=environment)
 
 
 def test_a_line_holds_the_means_over_models_and_seeds():

@@ -4,9 +4,7 @@ import pytest
 
 from fewtune.artifacts import CompileReport
 from fewtune.compile.options import CompileOptions
-from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import VerificationError
-from fewtune.storage.database import read_database
 from fewtune.task.extract import kernels
 from fewtune.util.files import whole_directory
 from tests import tuned_tiny
@@ -21,18 +19,6 @@ def test_every_kernel_has_a_schedule_and_the_counts_add_up():
     assert report.scheduled_from_log + report.scheduled_by_default == len(every)
     assert report.unscheduled == []
     assert 0 < report.max_relative_error <= 1e-4
-
-
-def test_a_log_schedules_the_kernels_that_it_knows():
-    lowered, database = tuned_tiny.lowered(), read_database(tuned_tiny.tuned())
-    schedules = KernelSchedules(lowered, tuned_tiny.tasks(), database, tuned_tiny.target())
-    tuned = {name for name, level in schedules.levels.items() if level == Level.LOG}
-    known = {tuned_tiny.convolutions()["b"].info.workload}
-    every = kernels(lowered)
-    assert {every[name] for name in tuned} == known
-    assert set(schedules.levels) == set(every)
-    scheduled = schedules.module(schedules.levels)
-    assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in tuned)
 
 
 def test_a_library_beyond_the_bound_is_not_written(tmp_path):

@@ -1,10 +1,11 @@
 """Concatenations are left out, their parts computed in place, and outputs stay onnxruntime's."""
 
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto
 
 from fewtune.artifacts import CompileReport
 from fewtune.compile.compile import LIBRARY, TunedParts, compile_model, verify
@@ -26,50 +27,37 @@ from tests import tuned_tiny
 from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
 from tests.model.test_import_model import imported
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 pytestmark = pytest.mark.slow
 
 BOUND = 2e-5
 
 
-class Network:
-    """Convolutions of ``x``, 1 x 16 x 6 x 6, and concatenations of what they give."""
+def network(text: str, outputs: str = "y", **filters: int) -> ModelProto:
+    """1x1 convolutions of ``x`` of 16 channels: ``a`` and ``b`` in ``both``, and what follows.
 
-    def __init__(self) -> None:
-        self.nodes: list[NodeProto] = []
-        self.weights: dict[str, np.ndarray] = {}
-        self.channels = {"x": 16}
-        self._random = np.random.default_rng(0)
+    ``NAME = conv (INPUT)`` of the text is a convolution with as many filters as given, or 16.
+    """
+    random, constants = np.random.default_rng(0), {}
+    text = f"a = conv (x) b = conv (x) {text}"
+    channels = {"x": 16, "three": 48, "four": 96, "others": 32, "product": 16, "active": 32}
 
-    def convolution(self, name: str, given: str, filters: int) -> str:
-        shape = (filters, self.channels[given], 1, 1)
-        self.weights[f"{name}_weight"] = random_weight(self._random, *shape)
-        self.channels[name] = filters
-        inputs = [given, f"{name}_weight"]
-        self.nodes.append(helper.make_node("Conv", inputs, [name], name=name, kernel_shape=[1, 1]))
-        return name
+    def convolution(found: re.Match[str]) -> str:
+        name, given = found.groups()
+        channels[name] = filters.get(name, 16)
+        shape = (channels[name], channels[given], 1, 1)
+        constants[f"{name}_weight"] = random_weight(random, *shape)
+        return f"{name} = Conv ({given}, {name}_weight)"
 
-    def concatenation(self, name: str, *parts: str) -> str:
-        self.nodes.append(helper.make_node("Concat", parts, [name], name=name, axis=1))
-        self.channels[name] = sum(self.channels[part] for part in parts)
-        return name
-
-    def node(self, operator: str, name: str, *given: str) -> str:
-        self.nodes.append(helper.make_node(operator, given, [name], name=name))
-        self.channels[name] = self.channels[given[0]]
-        return name
-
-    def model(self, *outputs: str) -> ModelProto:
-        return make_model(self.nodes, {"x": [1, 16, 6, 6]}, dict.fromkeys(outputs), self.weights)
+    channels["both"] = filters.get("a", 16) + filters.get("b", 16)
+    nodes = re.sub(r"(\w+) = conv \((\w+)\)", convolution, text)
+    given = ", ".join(f"float[] {name}" for name in outputs.split())
+    return model_of(f"(float[1,16,6,6] x) => ({given}) {{{nodes}}}", **constants)
 
 
-def two_parts(first: int = 16, second: int = 32) -> Network:
-    """Two convolutions of the input, ``a`` and ``b``, and their concatenation ``both``."""
-    network = Network()
-    parts = [network.convolution("a", "x", first), network.convolution("b", "x", second)]
-    network.concatenation("both", *parts)
-    return network
+BOTH = "both = Concat <axis = 1> (a, b) "
+ENDED = BOTH + "y = conv (both)"
 
 
 def lowered_of(model: ModelProto) -> tvm.IRModule:
@@ -121,63 +109,35 @@ def test_a_kernel_of_parts_of_another_rank_concatenates_nothing():
     assert concatenations(tvm.IRModule({"kernel": function})) == {}
 
 
-def chain() -> Network:
-    network = two_parts()
-    network.convolution("c", "both", 16)
-    network.concatenation("three", "both", "c")
-    network.convolution("d", "three", 48)
-    network.concatenation("four", "three", "d")
-    network.convolution("y", "four", 16)
-    return network
-
-
-def shared_parts(other: str) -> Network:
-    """One or two parts of a whole are read by something else, too."""
-    network = two_parts(16, 16)
-    network.convolution("d", "both", 16)
-    if other == "convolution":
-        network.convolution("c", "b", 16)
-    elif other == "product":
-        network.node("Mul", "product", "a", "b")
-        network.convolution("c", "product", 16)
-    else:
-        network.convolution("e", "x", 16)
-        network.concatenation("others", "e", "a")
-        network.convolution("c", "others", 16)
-    network.node("Add", "y", "c", "d")
-    return network
-
-
-def ended(network: Network) -> Network:
-    network.convolution("y", "both", 16)
-    return network
-
-
-def one_tensor_twice() -> Network:
-    network = Network()
-    part = network.convolution("a", "x", 16)
-    network.concatenation("both", part, part)
-    return ended(network)
+def shared(other: str) -> str:
+    """Parts of the whole ``both`` that something else reads, too."""
+    return f"{BOTH} d = conv (both) {other} y = Add (c, d)"
 
 
 @pytest.mark.parametrize(
-    ("network", "outputs", "left_out"),
+    ("text", "outputs", "filters", "left_out"),
     [
-        (ended(two_parts()), ["y"], 1),
+        (ENDED, "y", {"b": 32}, 1),
         # A kernel transposes the output to NCHW, and reads the whole.
-        (ended(two_parts()), ["y", "both"], 1),
-        (chain(), ["y"], 3),
-        (shared_parts("convolution"), ["y"], 1),
-        (shared_parts("product"), ["y"], 1),
+        (ENDED, "y both", {"b": 32}, 1),
+        (
+            f"""{BOTH} c = conv (both) three = Concat <axis = 1> (both, c)
+            d = conv (three) four = Concat <axis = 1> (three, d) y = conv (four)""",
+            "y",
+            {"d": 48},
+            3,
+        ),
+        (shared("c = conv (b)"), "y", {}, 1),
+        (shared("product = Mul (a, b) c = conv (product)"), "y", {}, 1),
         # A part of two wholes is in the first.
-        (shared_parts("whole"), ["y"], 1),
+        (shared("e = conv (x) others = Concat <axis = 1> (e, a) c = conv (others)"), "y", {}, 1),
         # Rows that are no whole vectors are copied.
-        (ended(two_parts(16, 12)), ["y"], 0),
-        (one_tensor_twice(), ["y"], 0),
+        (ENDED, "y", {"b": 12}, 0),
+        ("both = Concat <axis = 1> (a, a) y = conv (both)", "y", {}, 0),
     ],
 )
-def test_parts_are_computed_in_their_whole(network, outputs, left_out):
-    assert checked(network.model(*outputs)).total() == left_out
+def test_parts_are_computed_in_their_whole(text, outputs, filters, left_out):
+    assert checked(network(text, outputs, **filters)).total() == left_out
 
 
 def test_an_input_of_the_model_stays_where_it_is():
@@ -195,19 +155,17 @@ def test_an_input_of_the_model_stays_where_it_is():
 
 
 def test_concatenations_are_recognised_by_what_they_compute():
-    lowered = lowered_of(ended(two_parts()).model("y"))
+    lowered = lowered_of(network(ENDED))
     (name,) = concatenations(lowered)
     assert concatenations(lowered) == {name: 3}
     # With a fused activation, a kernel does more than concatenate.
-    network = two_parts()
-    network.node("Relu", "active", "both")
-    network.convolution("y", "active", 16)
-    assert concatenations(lowered_of(network.model("y"))) == {}
+    active = f"{BOTH} active = Relu (both) y = conv (active)"
+    assert concatenations(lowered_of(network(active))) == {}
 
 
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
 def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
-    imported(ended(two_parts()).model("y"), tmp_path)
+    imported(network(ENDED), tmp_path)
     target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
     lowered = read_lowered(tmp_path / "import")
     tasks = extract_tasks(lowered)

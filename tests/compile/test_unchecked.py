@@ -37,12 +37,6 @@ def left_out(schedules: KernelSchedules) -> dict[str, str]:
     return leave_out_wrong(schedules, tuned_tiny.tasks(), tuned_tiny.target())
 
 
-def test_right_schedules_stay(schedules):
-    before = dict(schedules.levels)
-    assert left_out(schedules) == {}
-    assert schedules.levels == before
-
-
 def test_a_wrong_one_is_named_and_gets_the_default(schedules):
     (name,) = (name for name, level in schedules.levels.items() if level == Level.LOG)
     schedules.wrong = frozenset({name})

@@ -15,7 +15,7 @@ import pytest
 
 import fewtune
 from fewtune.errors import InputError
-from pipelines.cli import main
+from fewtune.pipelines.cli import main
 from tests.made import libraries
 
 X = np.linspace(-1, 1, libraries.ROWS * libraries.COLUMNS, dtype="float32")

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from fewtune.errors import MachineError
 from fewtune.fleet.cluster import Cluster
 from fewtune.fleet.device import FleetRun, parts_of
 from fewtune.fleet.worker import Answer
@@ -135,13 +134,6 @@ def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path):
     done(tmp_path, machines)
     assert knew(machines) == [[], None, ["start", "batch"]]
     assert machines.asked[0][1] == machines.asked[1][1] != machines.asked[2][1]
-
-
-def test_what_was_measured_is_journaled_before_an_error_is_raised(tmp_path):
-    first = [start("first"), batch("first")]
-    with pytest.raises(MachineError, match="one: no room"):
-        done(tmp_path, Machines(["one"], Answer("error", first, "no room", "MachineError")))
-    assert done(tmp_path, Machines(["one"])) == first
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -2,11 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +16,11 @@ from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.sharing.share import share_schedules
-from fewtune.storage.journal import Journal
 from fewtune.tuning.job import TuneJob
-from fewtune.tuning.tune import journal_header, run_session
+from fewtune.tuning.tune import run_session, tune
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
+from tests.made.sessions import events_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -42,112 +39,42 @@ def fingerprint(at: str) -> Fingerprint:
     return fleet_fingerprint(FingerprintOptions(device=at))
 
 
-def tuned_names() -> list[str]:
-    return sorted(task.info.name for task in tuned_tiny.convolutions().values())
+def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
+    own = fingerprint(at)
+    assert device_of(own).runner is on_fleet
+    assert device_of(own).can.locks_itself
+    assert device_of(tuned_tiny.fingerprint()).runner is None
+    tasks = list(tuned_tiny.convolutions().values())[:2]
+    names = sorted(task.info.name for task in tasks)
+    pids = sorted(worker_pids(at).values())
 
+    def has_batch() -> bool:
+        return any('"kind":"batch"' in path.read_text() for path in tmp_path.glob("*.jsonl"))
 
-def tune_all(own: Fingerprint, journals: Path) -> list[dict]:
-    """Tune the tiny network's four convolutions; return the journal's events."""
-    tasks = list(tuned_tiny.convolutions().values())
-    run_session(tasks, TuneJob(tuned_names(), OPTIONS), own, journals, run=on_fleet)
-    return events_in(journals)
+    def kill() -> None:
+        until(has_batch, _LIMIT_S)
+        os.kill(pids[0], signal.SIGKILL)
 
-
-def events_in(journals: Path) -> list[dict]:
-    """What stands in the one journal of a folder."""
-    (path,) = journals.glob("*.jsonl")
-    header = journal_header(
-        Fingerprint.model_validate_json((journals / "own").read_text()),
-        list(tuned_tiny.convolutions().values()),
-        tuned_names(),
-        OPTIONS,
-        False,
-    )
-    journal = Journal(path, header)
-    journal.close()
-    return journal.events
-
-
-def prepared(own: Fingerprint, folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "own").write_text(own.model_dump_json())
-    return folder
-
-
-def check_whole(events: list[dict]) -> None:
-    """Every task has its default and all its trials, and no schedule was measured twice."""
+    killer = threading.Thread(target=kill)
+    killer.start()
+    run_session(tasks, TuneJob(names, OPTIONS), own, tmp_path, run=on_fleet)
+    killer.join()
+    (path,) = tmp_path.glob("*.jsonl")
+    events = [event for event in events_of(path) if "kind" in event]
     assert events[-1]["kind"] == "finish"
-    defaults = Counter(e["task"] for e in events if e["kind"] == "default")
-    assert defaults == dict.fromkeys(tuned_names(), 1)
+    assert Counter(e["task"] for e in events if e["kind"] == "default") == dict.fromkeys(names, 1)
     trials = [
         (event["task"], str(trial["trace"]))
         for event in events
         if event["kind"] == "batch"
         for trial in event["trials"]
     ]
-    assert len(trials) == len(set(trials)) == OPTIONS.trials_per_task * len(tuned_names())
-
-
-def when(journals: Path, batches: int, act: threading.Event | None = None) -> None:
-    """Wait until so many batches are in the journal."""
-
-    def held() -> bool:
-        texts = [path.read_text() for path in journals.glob("*.jsonl")]
-        return sum(text.count('"kind":"batch"') for text in texts) >= batches
-
-    until(held, _LIMIT_S)
-
-
-def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
-    own = fingerprint(at)
-    assert device_of(own).runner is on_fleet
-    assert device_of(own).can.locks_itself
-    assert device_of(tuned_tiny.fingerprint()).runner is None
-    journals = prepared(own, tmp_path / "journals")
-    pids = sorted(worker_pids(at).values())
-
-    def kill() -> None:
-        when(journals, 1)
-        os.kill(pids[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    events = tune_all(own, journals)
-    killer.join()
-    check_whole(events)
-
-
-CLIENT = """
-import sys
-from pathlib import Path
-from tests.fleet import test_fleet as t
-from fewtune.artifacts import Fingerprint
-folder = Path(sys.argv[1])
-t.tune_all(Fingerprint.model_validate_json((folder / "own").read_text()), folder)
-"""
-
-
-def test_a_killed_client_goes_on_where_it_was(at, tmp_path):
-    own = fingerprint(at)
-    journals = prepared(own, tmp_path / "journals")
-    tuned_tiny.convolutions()
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, str(journals)], stdout=subprocess.DEVNULL
-    )
-    try:
-        when(journals, 2)
-    finally:
-        client.kill()
-        client.wait()
-    events = tune_all(own, journals)
-    check_whole(events)
+    assert len(trials) == len(set(trials)) == OPTIONS.trials_per_task * len(names)
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):
     own = fingerprint(at)
     selection: Selection = tuned_tiny.selection()
-    from fewtune.tuning.tune import tune
-
     for name in ("tune", "share"):
         (tmp_path / name).mkdir()
     journals, options = tmp_path / "journals", tuned_tiny.OPTIONS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fewtune.fleet import worker
-from fewtune.fleet.worker import Answer, carry_out, command, sessions
+from fewtune.fleet.worker import Answer, carry_out, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
 from fewtune.process import warm_python
@@ -93,10 +93,3 @@ def test_two_workers_of_a_host_take_turns():
         assert not answers
     asking.join()
     assert answers[0].kind == "batch"
-
-
-def test_a_worker_has_one_device_and_loads_tvm_when_it_starts():
-    arguments = command("tcp://host:8786", ["--name", "left"])
-    assert arguments[arguments.index("--resources") + 1] == "device=1"
-    assert arguments[-2:] == ["--name", "left"]
-    assert arguments[arguments.index("--preload") + 1] == worker.__name__

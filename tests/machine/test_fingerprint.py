@@ -20,11 +20,6 @@ def test_a_number_of_threads_that_cannot_be_is_refused(given, unset, monkeypatch
         FingerprintOptions().thread_count()
 
 
-def test_the_environment_is_followed(unset, monkeypatch):
-    monkeypatch.setenv(THREADS, "1")
-    assert FingerprintOptions().thread_count() == 1
-
-
 def test_a_contradiction_is_refused(unset, monkeypatch):
     monkeypatch.setenv(THREADS, "1")
     with pytest.raises(InputError, match="fingerprint.threads is 2, but TVM_NUM_THREADS is 1"):

@@ -68,11 +68,3 @@ def test_a_machine_is_measured():
     found = meter.measure()
     assert found.gflops > 0
     assert found.memory_gb_s > 0
-
-
-@pytest.mark.slow
-def test_products_of_bytes_are_measured_where_they_count():
-    threads = tuned_tiny.fingerprint().threads
-    meter = peak_meter(tuned_tiny.target(), threads, with_bytes=False)
-    assert meter is not None
-    assert meter.measure().byte_gops == 0

@@ -1,4 +1,4 @@
-"""What the host keeps from the cores: read, carried through a journal, and told."""
+"""What others keep from the cores, the host among them: read, and told."""
 
 import os
 
@@ -29,11 +29,16 @@ def test_it_is_the_mean_of_the_usable_cores(stat):
     assert host.stolen_s(stat) == 4.0
 
 
-@pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3 4\n", "cpu1 1 2 3 4 5 6 7 8 0 0\n"])
-def test_a_system_that_does_not_tell_keeps_nothing(stat, text):
-    if text is not None:
-        stat.write_text(text)
-    assert host.stolen_s(stat) == 0.0
+@pytest.mark.parametrize(("threads", "taken"), [(2, 1.4), (1, 0.4)])
+def test_what_others_take_beyond_spare_cores_is_measured(stat, monkeypatch, threads, taken):
+    """In ten seconds the cores are busy for 15, of which this process ran 3; the host kept 2."""
+    now_s, own_s = iter([0.0, 10.0]), iter([1.0, 4.0])
+    monkeypatch.setattr(host.time, "perf_counter", lambda: next(now_s))
+    monkeypatch.setattr(host.time, "process_time", lambda: next(own_s))
+    stat.write_text("cpu0 100 0 0 50 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
+    neighbours = host.Neighbours(threads, stat)
+    stat.write_text("cpu0 800 0 100 50 0 0 100 100 0 0\ncpu2 500 100 0 9 0 0 0 100 0 0\n")
+    assert neighbours.taken_cores() == pytest.approx(taken)
 
 
 def test_a_comparison_tells_what_is_enough_to_be_seen():

@@ -7,9 +7,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import ImportReport
-from pipelines.cli import main
-from pipelines.dvc_repo.dag import Result
-from stages.paths import Places
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.dvc_repo.dag import Result
+from fewtune.stages.paths import Places
 from tests.made import results as made
 
 MODEL = "net"
@@ -67,10 +67,15 @@ class Checkout:
             YAML().dump({"schema": "2.0", "stages": stages}, stream)
 
     def record(self, result: Result) -> str:
-        from pipelines.records import record  # MLflow takes seconds to load
+        from fewtune.pipelines.records import record  # MLflow takes seconds to load
 
         stages = [stage.format(result.strategy) for stage in STAGES]
         return record.record_result(self.root, result, stages, [self.log])
+
+    def measured(self, result: Result, **figures: object) -> str:
+        """Write a result and record it."""
+        self.write(result, **figures)
+        return self.record(result)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:

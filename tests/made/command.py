@@ -15,7 +15,7 @@ def started(root: Path, *arguments: str, **environment: str) -> subprocess.Popen
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     kept["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *sys.path])
     return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.cli", *arguments],
+        [sys.executable, "-m", "fewtune.pipelines.cli", *arguments],
         cwd=root,
         env={**kept, **environment},
         stdout=(root / "command.log").open("wb"),

@@ -1,6 +1,37 @@
-"""Products of matrices: scheduled, of numbers in words of 32 bits; and with a permuted bias."""
+"""Products of matrices and convolutions: of numbers in words of 32 bits, with a permuted bias."""
+
+from tvm import topi
 
 from fewtune.runtime.tvm import te, tvm
+
+
+def convolution(
+    size,
+    channels,
+    filters,
+    kernel=3,
+    stride=1,
+    *,
+    tail="relu",
+    pad=True,
+    dtype="float32",
+    sums=None,
+):
+    """The module of a convolution in NHWC, with a bias and what follows it."""
+    sums = sums or dtype
+    data = te.placeholder((1, size, size, channels), dtype, "data")
+    weight = te.placeholder((kernel, kernel, channels, filters), dtype, "weight")
+    arguments = [data, weight]
+    padding = kernel // 2 if pad else 0
+    out = topi.nn.conv2d_nhwc(data, weight, stride, padding, 1, out_dtype=sums)
+    if tail != "none":
+        arguments.append(te.placeholder((1, 1, 1, filters), sums, "bias"))
+        out = topi.add(out, arguments[-1])
+    if tail == "residual":
+        arguments.append(te.placeholder(out.shape, sums, "other"))
+        out = topi.add(out, arguments[-1])
+    function = te.create_prim_func([*arguments, out if tail == "none" else topi.nn.relu(out)])
+    return tvm.IRModule({"main": function.with_attr("layout_free_buffers", [1])})
 
 
 def matrix_product(rows, columns, depth):

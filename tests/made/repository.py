@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from fewtune.process import warm_python
 from fewtune.process.child_python import CHILD_PYTHON
-from stages.paths import Places
+from fewtune.stages.paths import Places
 
 PROJECT = Path(__file__).parents[2]
 # What has `python` fork the warm process.
@@ -61,7 +61,7 @@ class Repository:
         return done.stdout + done.stderr
 
     def fewtune(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "pipelines.cli", *arguments, code=code)
+        return self.run(sys.executable, "-m", "fewtune.pipelines.cli", *arguments, code=code)
 
     def keep_warm(self) -> None:
         """Have the warm process of this process fork what the commands start from now on."""

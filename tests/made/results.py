@@ -1,4 +1,7 @@
-"""Artifacts of a model's results as the stages would have written them, made by hand."""
+"""Artifacts of a model's results as the stages have written them, with other figures.
+
+The files in ``tests/data/results`` are of one selective result, and of its comparison with full.
+"""
 
 import hashlib
 from pathlib import Path
@@ -9,123 +12,56 @@ from fewtune.artifacts import (
     CompileReport,
     Conditions,
     Curve,
-    CurvePoint,
     Fingerprint,
     ImportReport,
     KernelPair,
     KernelRow,
     LatencyStats,
     Metrics,
+    ShareReport,
     Spread,
-    TensorSpec,
 )
 from fewtune.deploy.note import Function, Note, tail
 
+DATA = Path(__file__).parents[1] / "data" / "results"
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 
 
 def fingerprint(device: str = "Test CPU") -> Fingerprint:
-    return Fingerprint(
-        device=device,
-        logical_cores=2,
-        memory_gib=24,
-        system="Linux x86_64",
-        target='{"kind": "llvm", "mcpu": "znver5", "num-cores": 2}',
-        threads=2,
-        versions={"apache-tvm": "0.27.0", "onnxruntime": "1.31.0", "python": "3.11.7"},
-    )
+    return Fingerprint.read(DATA).model_copy(update={"device": device})
 
 
 def conditions(device: str = "Test CPU") -> Conditions:
-    return Conditions(
-        fingerprint=fingerprint(device),
-        date="2026-11-21T06:30Z",
-        commit="0123abcdef+",
-        trials_per_task=64,
-        rounds=30,
-        seed=0,
-    )
+    found = BenchmarkReport.read(DATA).conditions
+    return found.model_copy(update={"fingerprint": fingerprint(device)})
 
 
 def latency(median_ms: float) -> LatencyStats:
-    return LatencyStats(
-        median_ms=median_ms,
-        p10_ms=0.9 * median_ms,
-        p90_ms=1.1 * median_ms,
-        min_ms=0.8 * median_ms,
-        rounds=30,
-    )
+    p10_ms, p90_ms, min_ms = (factor * median_ms for factor in (0.9, 1.1, 0.8))
+    return LatencyStats(median_ms=median_ms, p10_ms=p10_ms, p90_ms=p90_ms, min_ms=min_ms, rounds=30)
 
 
 def benchmark(
     model: str, strategy: str, latency_ms: float = 50.0, device: str = "Test CPU"
 ) -> BenchmarkReport:
-    return BenchmarkReport(
-        model=model,
-        strategy=strategy,
-        variants={
-            "untuned": latency(8000.0),
-            "tuned": latency(latency_ms),
-            "onnxruntime": latency(45.0),
-        },
-        speedup_over_untuned=Spread(median=8000 / latency_ms, p10=100, p90=200),
-        speedup_over_onnxruntime=Spread(median=45 / latency_ms, p10=0.8, p90=1.2),
-        max_relative_error=2.5e-6,
-        kernels=[
-            KernelRow(
-                task="pool",
-                weight=1,
-                latency_ms=0.5,
-                share=0.01,
-                gflops=None,
-                gb_s=4.0,
-                schedule="default",
-                donor=None,
-            ),
-            KernelRow(
-                task="conv2d_1",
-                weight=4,
-                latency_ms=1.25,
-                share=0.99,
-                gflops=180.0,
-                gb_s=12.0,
-                peak_pct=80.0,
-                schedule="shared",
-                donor="conv2d",
-            ),
-        ],
-        tuned_share=0.99,
-        kernels_ms=5.5,
-        model_gflops=150.0,
-        peak_gflops=225.0,
-        memory_gb_s=20.0,
-        conditions=conditions(device),
-    )
+    report = BenchmarkReport.read(DATA)
+    figures = {
+        "variants": {**report.variants, "tuned": latency(latency_ms)},
+        "speedup_over_untuned": Spread(median=8000 / latency_ms, p10=100, p90=200),
+        "speedup_over_onnxruntime": Spread(median=45 / latency_ms, p10=0.8, p90=1.2),
+    }
+    named = {"model": model, "strategy": strategy, "conditions": conditions(device)}
+    return report.model_copy(update=named | figures)
 
 
 def metrics(latency_ms: float = 50.0, tuning_s: float = 250.0) -> Metrics:
-    return Metrics(
-        latency_ms=latency_ms,
-        untuned_latency_ms=8000.0,
-        onnxruntime_latency_ms=45.0,
-        speedup_over_untuned=8000 / latency_ms,
-        speedup_over_onnxruntime=45 / latency_ms,
-        tuning_s=tuning_s,
-        selecting_s=20.0,
-        representative_tuning_s=200.0,
-        sharing_s=30.0,
-        compile_s=10.0,
-        tasks=30,
-        representatives=5,
-        dependents=20,
-        set_aside=5,
-        trials=320,
-        max_relative_error=2.5e-6,
-        model_gflops=150.0,
-        peak_gflops=225.0,
-        peak_pct=100 * 150 / 225,
-        outside_tuned_pct=1.0,
-    )
+    figures = {
+        "latency_ms": latency_ms,
+        "tuning_s": tuning_s,
+        "speedup_over_untuned": 8000 / latency_ms,
+        "speedup_over_onnxruntime": 45 / latency_ms,
+    }
+    return Metrics.read(DATA).model_copy(update=figures)
 
 
 def pair(row: KernelRow, selective_ms: float, full_ms: float) -> KernelPair:
@@ -145,40 +81,28 @@ def pair(row: KernelRow, selective_ms: float, full_ms: float) -> KernelPair:
 def comparison(
     model: str, tuning_s: float = 250.0, used: float = 25.0, achieved: float = 80.0
 ) -> Comparison:
-    return Comparison(
-        model=model,
-        full_tuning_s=FULL_TUNING_S,
-        full_latency_ms=FULL_LATENCY_MS,
-        selective_tuning_s=tuning_s,
-        selective_latency_ms=FULL_LATENCY_MS / achieved * 100,
-        untuned_latency_ms=8000.0,
-        onnxruntime_latency_ms=45.0,
-        used_time_pct=used,
-        achieved_perf_pct=achieved,
-        achieved_perf_p10_pct=achieved - 2,
-        achieved_perf_p90_pct=achieved + 2,
-        speedup_over_onnxruntime=45.0 / FULL_LATENCY_MS * achieved / 100,
-        full_speedup_over_onnxruntime=45.0 / FULL_LATENCY_MS,
-        tasks=30,
-        representatives=5,
-        full_trials=1600,
-        selective_trials=320,
-        max_relative_error=2.5e-6,
-        conditions=conditions(),
-    )
+    figures = {
+        "model": model,
+        "selective_tuning_s": tuning_s,
+        "selective_latency_ms": FULL_LATENCY_MS / achieved * 100,
+        "used_time_pct": used,
+        "achieved_perf_pct": achieved,
+        "achieved_perf_p10_pct": achieved - 2,
+        "achieved_perf_p90_pct": achieved + 2,
+        "speedup_over_onnxruntime": 45.0 / FULL_LATENCY_MS * achieved / 100,
+    }
+    return Comparison.read(DATA).model_copy(update=figures)
+
+
+def share_report(model: str = "net", **given: object) -> ShareReport:
+    """A sharing that tuned nothing."""
+    fields = {"tasks": [], "rounds": [], "trials": 0, "sharing_s": 0.0}
+    fields |= {"strategy": "selective", "stopped_by": "nothing_to_tune"}
+    return ShareReport(model=model, **{**fields, **given})
 
 
 def curve() -> Curve:
-    return Curve(
-        points=[
-            CurvePoint(elapsed_s=seconds, trials=trials, estimated_latency_ms=estimate)
-            for seconds, trials, estimate in (
-                (1.2, 32, 900.0),
-                (1.9, 64, 400.0),
-                (30.0, 96, 60.0),
-            )
-        ]
-    )
+    return Curve.read(DATA)
 
 
 def write_result(
@@ -197,39 +121,11 @@ def write_result(
 
 
 def imported(model: str) -> ImportReport:
-    return ImportReport(
-        model=model,
-        source="model.onnx",
-        source_sha256="0" * 64,
-        opset=17,
-        inputs=[TensorSpec(name="image", shape=[1, 3, 8, 8], dtype="float32")],
-        outputs=[TensorSpec(name="scores", shape=[1, 10], dtype="float32")],
-        parameters=1000,
-        nodes=10,
-        nodes_simplified=8,
-        layout="NHWC",
-        layout_note="all",
-        transposes=0,
-        allowances=0.1,
-        max_error=1e-6,
-        max_relative_error=2.5e-6,
-        notes=[],
-    )
+    return ImportReport.read(DATA).model_copy(update={"model": model})
 
 
 def compiled(model: str, strategy: str) -> CompileReport:
-    return CompileReport(
-        model=model,
-        strategy=strategy,
-        library="model.so",
-        scheduled_from_log=20,
-        scheduled_by_default=10,
-        unscheduled=[],
-        allowances=0.1,
-        max_error=1e-6,
-        max_relative_error=2.5e-6,
-        compile_s=10.0,
-    )
+    return CompileReport.read(DATA).model_copy(update={"model": model, "strategy": strategy})
 
 
 def write_library(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.runs.run_plan import warm_process
+from fewtune.pipelines.runs.run_plan import warm_process
 from tests import tiny_models
 from tests.made.repository import PROJECT, Repository, ran
 
@@ -19,8 +19,10 @@ BUDGETS = {
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
     "benchmark.rounds": 3,
+    "benchmark.wait_s": 0,
     "benchmark.copies": 1,
     "compare.rounds": 3,
+    "compare.wait_s": 0,
     "compare.copies": 1,
     "compare.processes": 1,
 }
@@ -29,23 +31,13 @@ ALL = {
     f"import_model@{MODEL}",
     f"extract_tasks@{MODEL}",
     f"compare@{MODEL}",
-    f"show_comparison@{MODEL}",
     *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
-        for stage in (
-            "select_tasks",
-            "tune",
-            "share_schedules",
-            "compile",
-            "benchmark",
-            "show_result",
-        )
+        for stage in ("select_tasks", "tune", "share_schedules", "compile", "benchmark")
         for strategy in STRATEGIES
     ),
 }
-
-SHOWN = {name for name in ALL if name.startswith("show_")}
 
 
 def _results(folder: str, names: list[str]) -> list[str]:

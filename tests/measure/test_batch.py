@@ -7,16 +7,6 @@ from fewtune.trial.outcome import Built, Outcome
 from fewtune.workers.pool import Kept
 
 
-def test_a_candidate_is_held_to_the_fastest_of_its_race():
-    batch = Batch([[]] * 3, [None, 2.0, None], ["a", "a", "b"])
-    assert batch.bar_s(0) is None
-    batch.end(0, Outcome([3.0]), None)
-    assert batch.bar_s(1) == 2.0
-    batch.end(1, Outcome([1.0]), None)
-    assert batch.bar_s(0) == batch.bar_s(1) == 1.0
-    assert batch.bar_s(2) is None
-
-
 def test_a_failure_is_counted_and_neither_kept_nor_beaten():
     builds = [Built(0, number) for number in range(2)]
     keys = [("conv", "[[], []]"), ("conv", "[[1], []]")]

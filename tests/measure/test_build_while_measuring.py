@@ -6,8 +6,6 @@ import pytest
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.workers.handle import WorkerOptions
-from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -29,17 +27,6 @@ def unbuildable() -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([data, out])})
 
 
-def test_every_candidate_has_an_outcome_in_its_place():
-    modules = candidates(6)
-    specs = [module_specs(module) for module in modules]
-    measurer = Measurer(tuned_tiny.pool(), overlap=True)
-    outcomes = measurer.measure(modules, specs, [None] * len(modules))
-    assert [outcome.cause for outcome in outcomes] == [None] * 6
-    assert all(outcome.run_s for outcome in outcomes)
-    assert measurer.phases.run_s > 0
-    assert measurer.phases.build_s > 0
-
-
 def test_a_failure_costs_its_candidate_only():
     good = candidates(3)
     bad = unbuildable()
@@ -49,13 +36,3 @@ def test_a_failure_costs_its_candidate_only():
     assert [outcome.run_s is None for outcome in outcomes] == [False, True, False, False]
     assert outcomes[1].cause in ("build_error", "runtime_error", "runtime_crash")
     assert sum(measurer.failures.values()) == 1
-
-
-def test_a_hanging_build_is_given_up():
-    options = WorkerOptions(build_timeout_s=0.0)
-    with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, options) as pool:
-        modules = candidates(2)
-        outcomes = Measurer(pool, overlap=True).measure(
-            modules, [module_specs(m) for m in modules], [None] * len(modules)
-        )
-    assert {outcome.cause for outcome in outcomes} == {"build_timeout"}

@@ -35,16 +35,6 @@ def no_settling(monkeypatch):
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
 
 
-def test_every_variant_gets_a_sample_a_round():
-    clock = FakeClock()
-    variants = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
-    samples = interleave(variants, 4, clock)
-    assert samples == {"a": pytest.approx([0.004] * 4), "b": pytest.approx([0.25] * 4)}
-    # Two calls to size it; then a round is 100 ms to warm up and 50 ms measured, at least one each.
-    assert clock.ran.count("a") == 2 + 4 * (25 + 12)
-    assert clock.ran.count("b") == 2 + 4 * (1 + 1)
-
-
 def test_the_order_turns_from_round_to_round():
     clock = FakeClock()
     variants = {name: clock.variant(name, 0.1) for name in "abc"}
@@ -62,16 +52,6 @@ def test_what_is_there_for_scale_is_measured_less(call_s, samples, calls):
     assert found["slow"] == pytest.approx([call_s] * samples)
     assert found["fast"] == pytest.approx([0.1] * 8)
     assert clock.ran.count("slow") == calls
-
-
-def test_what_is_not_compared_closely_has_a_short_turn_a_round():
-    clock = FakeClock()
-    variants = {name: clock.variant(name, 0.002) for name in ("scale", "close")}
-    found = interleave(variants, 2, clock, frozenset({"scale"}))
-    assert found == {name: pytest.approx([0.002] * 2) for name in variants}
-    # Two calls to size it; then 30 ms to warm up and 20 ms measured, in place of 100 and 50 ms.
-    assert clock.ran.count("scale") == 2 + 2 * (15 + 10)
-    assert clock.ran.count("close") == 2 + 2 * (50 + 25)
 
 
 def test_a_sample_is_the_median_of_its_round():
@@ -112,16 +92,6 @@ def test_variants_that_share_their_threads_take_short_turns():
     # 120 ms: a call that brings the weights back, and one that is measured.
     ran = "".join(name[0] for name in clock.ran)
     assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
-
-
-def test_copies_of_a_variant_take_turns_by_rounds():
-    clock = FakeClock()
-    copies = [clock.variant(name, call_s) for name, call_s in (("a", 0.2), ("b", 0.3))]
-    alone = {"slow": clock.variant("c", 6.0), "pair": copies}
-    found = interleave(alone, 4, clock, for_scale=frozenset({"slow"}))
-    # Each was called before anything is measured; then one after the other.
-    assert found == {"slow": [6.0], "pair": pytest.approx([0.2, 0.3, 0.2, 0.3])}
-    assert "".join(clock.ran) == "c" + "aba" + "aabb" * 2
 
 
 def test_rounds_end_when_every_median_is_known():

@@ -11,7 +11,7 @@ from onnx import helper
 from fewtune.model_check.check import check_here
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
-from pipelines.cli import main
+from fewtune.pipelines.cli import main
 from tests import tiny_models
 from tests.made.onnx_text import model_of
 
@@ -81,12 +81,6 @@ def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path):
     assert report.ok, report.reason
     assert report.inputs[0].shape == [2, 3]
     assert not check(path, dimensions={"?": 2}).ok
-
-
-def test_nodes_in_any_order_are_sorted(tmp_path):
-    model = model_of("(float[1,4] x) => (float[1,4] z) {z = Exp (y) y = Relu (x)}")
-    report = check(saved(model, tmp_path))
-    assert report.ok, report.reason
 
 
 def test_weights_that_are_nan_are_named(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.paths import Places
+from fewtune.stages.paths import Places
 from tests.made.checkout import Checkout
 
 PROJECT = Path(__file__).parents[2]
@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def template(tmp_path_factory):
     """MLflow's tables made once: it takes seconds."""
-    from pipelines.records.tracking import Store  # MLflow takes seconds to load
+    from fewtune.pipelines.records.tracking import Store  # MLflow takes seconds to load
 
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:

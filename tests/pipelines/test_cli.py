@@ -1,6 +1,7 @@
 """The command line: help, exit codes, and one clear line for what cannot be used."""
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -12,11 +13,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
+from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.commands.services import read_deployments
 from fewtune.process.warm import warm_process
-from pipelines.checkout.parameters import change_parameters, parse_setting
-from pipelines.cli import main
-from pipelines.commands.services import read_deployments
-from stages.paths import Places
+from fewtune.stages.paths import Places
 from tests import tiny_models
 from tests.made import results as made
 from tests.made.checkout import refused
@@ -36,7 +37,7 @@ def _one_warm_process():
 
 def test_help_comes_at_once():
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "fewtune.pipelines.cli", "--help"],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -97,6 +98,8 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
             "no result of squeezenet is on disk: make it with `fewtune run ",
         ),
         (["compare", "squeezenet"], "nothing is recorded in MLflow yet"),
+        (["bank", "import", "bank.f"], "bank.f"),
+        (["bank", "import", "bank.f", "--name", "../x"], "'../x' is not plain"),
         (["ui", "--port", "0"], "port 0 is none"),
         (["run", "--target", "quantum"], "target 'quantum' is not one that TVM knows"),
     ],
@@ -128,7 +131,7 @@ def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
     def fail(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr("pipelines.commands.results.report", fail)
+    monkeypatch.setattr("fewtune.pipelines.commands.results.report", fail)
     refused(capsys, "report", code=code)
 
 
@@ -144,7 +147,7 @@ def test_an_interrupt_is_told_whatever_a_library_makes_of_it(goes_on, monkeypatc
         return goes_on(options)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr("pipelines.commands.results.report", interrupted)
+    monkeypatch.setattr("fewtune.pipelines.commands.results.report", interrupted)
     try:
         assert refused(capsys, "report", code=130) == "interrupted; the same command goes on"
     finally:
@@ -175,12 +178,17 @@ def test_report_shows_what_is_on_disk(project, capsys):
     made.write_result(places.benchmarked("squeezenet", "selective"), "squeezenet", "selective")
     assert main(["report", "--kernels"]) == 0
     shown = capsys.readouterr().out
-    assert "squeezenet selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.split())
+    assert "squeezenet selective 50.0 10 0.90 - 250" in " ".join(shown.split())
     assert "Measured on Test CPU" in shown
     assert "out/squeezenet/selective/compile/model.so" in shown
     assert "conv2d_1" in shown
     assert main(["report", "--markdown"]) == 0
-    assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
+    assert "| squeezenet | selective | 50.0 | 10 | 0.90 |" in capsys.readouterr().out
+    assert main(["report", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["model"], result["latency_ms"]) == ("squeezenet", 50.0)
+    assert result["library"].endswith("out/squeezenet/selective/compile/model.so")
+    assert [row["task"] for row in result["kernels"]] == ["pool", "conv2d_1"]
 
 
 def test_overrides_change_their_lines_only(project):
@@ -218,7 +226,7 @@ def test_settings_are_read_as_yaml():
 
 def test_deployments_name_the_flow_and_a_nightly_schedule(project, capsys, monkeypatch):
     found = read_deployments(project)
-    assert {each["entrypoint"] for each in found} == {"pipelines/flow.py:selective_tuning"}
+    assert {each["entrypoint"] for each in found} == {"fewtune.pipelines.flow.selective_tuning"}
     assert [each["schedules"] for each in found if each.get("schedules")] == [
         [{"cron": "0 2 * * *"}]
     ]

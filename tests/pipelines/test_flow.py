@@ -11,19 +11,19 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.checkout import environment  # noqa: F401  (before Prefect)
+from fewtune.pipelines.checkout import environment  # noqa: F401  (before Prefect)
 
 # isort: split
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-from pipelines import flow
-from pipelines.checkout.results import read_results
-from pipelines.cli import main
-from pipelines.flow import publish
-from pipelines.records.tracking import Store
-from pipelines.runs.run_plan import warm_process
-from stages.paths import Places
+from fewtune.pipelines import flow
+from fewtune.pipelines.checkout.results import read_results
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.flow import publish
+from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.runs.run_plan import warm_process
+from fewtune.stages.paths import Places
 from tests import small_pipeline
 from tests.made import results as made
 
@@ -176,8 +176,8 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch):
 
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
-    monkeypatch.setattr("pipelines.flow.create_markdown_artifact", away)
-    monkeypatch.setattr("pipelines.flow.get_run_logger", lambda: logger)
+    monkeypatch.setattr("fewtune.pipelines.flow.create_markdown_artifact", away)
+    monkeypatch.setattr("fewtune.pipelines.flow.get_run_logger", lambda: logger)
     publish("results", "text", "All results on disk")
     assert said == ["not shown on Prefect's page: All connection attempts failed"]
 
@@ -209,7 +209,7 @@ def test_a_join_of_an_outdated_result_is_passed_over(first, root):
 
 def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monkeypatch, capsys):
     # The small pipeline's params.yaml has none of the project's sections.
-    monkeypatch.setattr("pipelines.checkout.parameters.check_all", lambda *_: {})
+    monkeypatch.setattr("fewtune.pipelines.checkout.parameters.check_all", lambda *_: {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
     for model in ("good", "bad"):
         (root / "models" / model).mkdir(parents=True)
@@ -218,10 +218,21 @@ def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monk
     monkeypatch.chdir(root / "below")
     assert main(["run", "good", "bad"]) == 2
     shown = capsys.readouterr()
-    assert "good selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.out.split())
+    assert "good selective 50.0 10 0.90 - 250" in " ".join(shown.out.split())
     assert "../out/good/selective/benchmark/report.md" in shown.out
     assert "fewtune ui" in shown.out
     assert "fewtune: prepare@bad: operator Foo of bad cannot be imported" in shown.err
+    assert main(["run", "good", "bad", "--json"]) == 2
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert {each["model"] for each in told["results"]} == {"good"}
+    assert [each["what"] for each in told["failures"]] == ["prepare@bad"]
+    assert told["exit_code"] == 2
+    assert "is up to date" in shown.err
+    assert main(["run", "good", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert "is up to date" not in shown.out + shown.err
+    assert "good selective 50.0" in " ".join(shown.out.split())
 
 
 def test_an_unknown_model_is_refused_in_one_line(harness, root):
@@ -239,6 +250,6 @@ def test_a_regression_ends_the_watched_flow_as_failed(first, root):
     assert watched.outcome.exit_code == 6
     assert watched.state.message.startswith("good-selective is 80.0 % slower")
     page = watched.artifacts["markdown", "fleet"].data
-    assert "| good | selective | Test CPU, 2 threads | 2 | 50.0 | 50.0 [" in page
+    assert "| good | selective | 50.0 | 90.0 | +80.0 |" in page
     picture = watched.artifacts["image", "fleet-picture"].data
     assert picture.startswith("data:image/png;base64,")

@@ -90,7 +90,7 @@ def test_dvc_alone_gives_the_same_files(root, tmp_path):
     forked = {stage: files(out / folder) for stage, folder in STAGES.items()}
     shutil.move(journals, tmp_path / "killed")
     shutil.copytree(root.with_name("journals"), journals / MODEL)
-    last = f"show_result@{MODEL}-{STRATEGY}"
+    last = f"benchmark@{MODEL}-{STRATEGY}"
     subprocess.run(
         [sys.executable, "-m", "dvc", "repro", "--force", last],
         cwd=root,

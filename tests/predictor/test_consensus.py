@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
+from fewtune.predictor import AUTO, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Consensus, consensus_for, predictor_for
 from fewtune.predictor.pretrained import Pretrained
@@ -47,11 +47,3 @@ def test_all_predictors_for_such_vectors_and_threads_are_asked():
     assert not np.allclose(
         found.pretrained.expected(features), nearest.pretrained.expected(features)
     )
-
-
-def test_a_named_predictor_is_asked_alone():
-    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
-    assert consensus_for(NEVER, target) is None
-    analytic = consensus_for(PREDEFINED, target)
-    assert analytic is not None
-    assert not isinstance(analytic.pretrained, Consensus)

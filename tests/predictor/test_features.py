@@ -5,17 +5,15 @@ from math import log2
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fewtune.model.passes import winograd
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import has_feature, te
-from fewtune.schedule.access import Walk, touched_elements
-from fewtune.schedule.space.design_space import LOCATION, TILE, Point
+from fewtune.schedule.space.design_space import LOCATION, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.access import Walk, touched_elements
 from fewtune.task.extract import task_module
 from tests import recorded, tuned_tiny
 from tests.made.predictors import features
@@ -48,39 +46,6 @@ def test_features_say_what_a_tile_holds():
     assert found["threads"] == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "vectors", "parted"),
-    # Threads take what comes first: the rows, unless these are left whole.
-    [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
-    + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
-)
-def test_what_threads_part_is_told(rows, vectors, parted):
-    program = recorded.space().programs[0]
-    tiles = iter([rows, vectors, (1, 4)])
-    decisions = tuple(
-        next(tiles) if isinstance(choice.default, tuple) else 1 for choice in program.choices
-    )
-    (row,) = features([Point(program.number, decisions)])
-    assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted
-
-
-@pytest.mark.parametrize(
-    ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
-)
-def test_tiles_are_what_was_parted_before_winograds_products(places, count, parted):
-    tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
-    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
-    space = SearchSpace(task_module(function), recorded.space().target)
-    contraction = Prior(space).contraction
-    assert contraction is not None
-    program = space.programs[0]
-    decided = iter([(*places, 1, 1), (*count, 1, 1), (1, 1, 1, 32), (4, 4)])
-    decisions = tuple(next(decided) if choice.kind == TILE else 1 for choice in program.choices)
-    found = DecisionFeatures(space.programs, contraction, is_cold=False)
-    (row,) = found.of([Point(program.number, decisions)])
-    assert named(row)["parted_alike"] == parted
-
-
 def test_a_window_touches_what_its_rows_share_once():
     # Three rows of a window of three along one axis of stride one: five elements, not nine.
     walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
@@ -93,22 +58,6 @@ def test_a_window_touches_what_its_rows_share_once():
     assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
     # Rows eight apart share nothing.
     assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
-
-
-def test_every_point_of_a_convolution_has_features():
-    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    prior = Prior(space)
-    assert prior.contraction is not None
-    found = DecisionFeatures(space.programs, prior.contraction, is_cold=True)
-    random = np.random.default_rng(0)
-    rows = found.of([prior.draw(random) for _ in range(64)])
-    assert found.is_usable
-    assert rows.shape == (64, len(NAMES))
-    assert np.isfinite(rows).all()
-    assert set(rows[:, NAMES.index("is_cold")]) == {1.0}
-    # What tells one task from another is the same of all its points.
-    assert len(np.unique(rows[:, : NAMES.index("elements")], axis=0)) == 1
-    assert len(np.unique(rows, axis=0)) > 16
 
 
 def test_where_data_is_padded_is_told_apart():

@@ -30,10 +30,6 @@ def speed(**changes: float) -> float:
     return float(Predefined(traits, 2**20).expected(row)[0])
 
 
-def test_a_good_tile_is_near_the_peak():
-    assert -0.5 < speed() <= 0
-
-
 def test_what_slows_a_schedule_is_told():
     assert speed(accumulators=0, held=0) < speed()  # latency shows
     assert speed(accumulators=6, held=6) < speed()  # sums spill

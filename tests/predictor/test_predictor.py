@@ -12,7 +12,6 @@ from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_speeds, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from tests import recorded
 from tests.made.predictors import features, learnt, some_points
 
 
@@ -20,14 +19,6 @@ def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any():
     speeds = log_speeds(np.array([2e-3, 1e-3, np.inf, 1.0]))
     assert speeds == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
     assert log_speeds(np.array([np.inf])) == pytest.approx([np.log(0.22)])
-
-
-def test_it_ranks_what_it_has_not_seen():
-    pretrained = learnt(some_points(600))
-    unseen = some_points(400, seed=1)
-    times_s = np.array([recorded.times_s()[point] for point in unseen])
-    order = np.argsort(-pretrained.expected(features(unseen)))
-    assert np.median(times_s[order[:40]]) < 0.7 * np.median(times_s)
 
 
 def test_its_file_is_read_as_it_was_written(tmp_path):
@@ -167,13 +158,3 @@ def test_failures_and_the_speed_of_a_whole_task_teach_nothing():
         same.learn(task, rows[task:90:3], list((1 + task) * times_s[task:90:3]))
     same.learn("failed", rows[220:], [float("inf")] * 80)
     assert same.expected(0, rows) == pytest.approx(predictor.expected(0, rows), abs=1e-5)
-
-
-def test_few_trials_correct_little():
-    pretrained = learnt(some_points(400))
-    predictor = Predictor(pretrained)
-    rows, speeds = slow_where_deep(pretrained)
-    predictor.learn(0, rows[:1], [1e-3])
-    assert predictor.expected(1, rows) == pytest.approx(pretrained.expected(rows), abs=1e-5)
-    predictor.learn(0, rows[1:3], list(1e-3 * np.exp(speeds[0] - speeds[1:3])))
-    assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15

@@ -1,17 +1,14 @@
 """Numbers of threads: features of them, trained on several, extrapolated beyond, and said so."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fewtune.errors import InputError
 from fewtune.predictor import shipped
 from fewtune.predictor.feature_names import OF_CORES, OF_POINTS, with_cores
 from fewtune.predictor.predictor import consensus_for, extrapolated, predictor_for
-from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
-from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.predictor.training_samples import Sampled, read_samples, write_samples
 from fewtune.runtime.tvm import tvm
 
 CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
@@ -42,15 +39,6 @@ def both() -> Pretrained:
     times_s = {1: [1e-3, 1e-3] * 60, 2: [3e-3, 1e-3] * 60}
     samples = [TaskSamples(parted(iterations, n), np.array(times_s[n])) for n in (1, 2)]
     return Pretrained.train(samples, BOTH)
-
-
-def test_what_comes_with_fewtune_goes_by_its_own_features():
-    for path in shipped():
-        read = Pretrained.read(path)
-        assert read.conditions["features"] == list(OF_POINTS)
-        rows = np.random.default_rng(0).random((4, len(OF_POINTS)), dtype="float32")
-        one, two = (read.expected(with_cores(rows, cores)) for cores in (1, 2))
-        np.testing.assert_array_equal(one, two)
 
 
 def test_several_numbers_are_told_apart(tmp_path):
@@ -86,19 +74,3 @@ def test_samples_kept_before_are_of_their_number_of_threads(tmp_path):
     for name in ("new.npz", "old.npz"):
         ((_, samples),), _ = read_samples(tmp_path / name)
         np.testing.assert_array_equal(samples.features, rows)
-
-
-def test_samples_of_several_numbers_are_mixed_and_processors_are_not():
-    one = {**CONDITIONS, "threads": 1, "target": {**CPU, "num-cores": 1}}
-    require_alike(Path("one.npz"), one, CONDITIONS)
-    with pytest.raises(InputError, match="have target .*znver4"):
-        other = {**CPU, "mcpu": "znver4", "num-cores": 1}
-        require_alike(Path("one.npz"), {**one, "target": other}, CONDITIONS)
-
-
-def test_a_file_of_wrong_counts_is_damaged(tmp_path):
-    both().write(tmp_path / "both")
-    file = tmp_path / "both.json"
-    file.write_text(file.read_text().replace('"thread_counts"', '"thread_counts": 2, "was"'))
-    with pytest.raises(InputError, match="is damaged"):
-        read_conditions(tmp_path / "both")

@@ -83,16 +83,6 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path):
         read_samples(path)
 
 
-def test_counts_have_to_be_those_of_the_samples(tmp_path):
-    path = tmp_path / "own.npz"
-    write_samples(path, sampled(), CONDITIONS)
-    with np.load(path, allow_pickle=False) as stored:
-        content = dict(stored)
-    np.savez(path, **{**content, "counts": content["counts"] + 1})
-    with pytest.raises(InputError, match="damaged"):
-        read_samples(path)
-
-
 @pytest.mark.parametrize(("key", "value"), [("lanes", 16), ("tvm", "0.28"), ("device", "another")])
 def test_only_samples_of_one_machine_are_mixed(key, value):
     require_alike(Path("own.npz"), CONDITIONS, dict(CONDITIONS))

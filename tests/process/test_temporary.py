@@ -49,17 +49,6 @@ def test_all_that_is_made_is_removed(shared):
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
 
 
-def test_one_block_ends_while_another_goes_on(shared):
-    first, second = own_temporary_folder(), own_temporary_folder()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert Path(tempfile.mkdtemp()).is_dir()
-    second.__exit__(None, None, None)
-    assert list(shared.iterdir()) == []
-    assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
-
-
 def test_the_next_command_removes_what_a_killed_one_left(shared):
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
         assert it.stdout is not None
@@ -71,17 +60,6 @@ def test_the_next_command_removes_what_a_killed_one_left(shared):
     age(left.parent)
     with own_temporary_folder():
         assert not left.exists()
-    assert list(shared.iterdir()) == []
-
-
-def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared):
-    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
-        assert it.stdout is not None
-        left = Path(it.stdout.readline().strip())
-        with own_temporary_folder():
-            it.send_signal(signal.SIGKILL)
-            it.wait()
-            age(left.parent)
     assert list(shared.iterdir()) == []
 
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -90,43 +89,6 @@ def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
     asked.send_signal(number)
     asked.wait(10)
     gone(pid)
-
-
-def test_nothing_outlives_the_run(root):
-    with warm_process([], folder=root):
-        _, pid = start(root)
-    gone(pid)
-
-
-def test_it_ends_in_the_middle_of_an_import(root, monkeypatch):
-    (root / "endless.py").write_text(
-        "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1000)\n"
-    )
-    started: list[subprocess.Popen[bytes]] = []
-    start = subprocess.Popen
-
-    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(start(*arguments, **options))
-        return started[-1]
-
-    monkeypatch.setattr("fewtune.process.warm.subprocess.Popen", noted)
-    with warm_process(["endless"], folder=root, patience_s=60):
-        until(lambda: (root / "begun").exists())
-    # By itself: it was asked to, and not killed.
-    assert [process.returncode for process in started] == [0]
-
-
-def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm):
-    program = child_python()
-    first, second = (warm_process([]) for _ in range(2))
-    first.__enter__()
-    second.__enter__()
-    assert child_python() == program
-    first.__exit__(None, None, None)
-    done = subprocess.run([program, "-m", "probe", "well"], cwd=warm, capture_output=True)
-    assert done.returncode == 0
-    second.__exit__(None, None, None)
-    assert child_python() == program
 
 
 def test_what_it_has_loaded_is_there_in_what_it_forks(root):

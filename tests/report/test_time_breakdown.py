@@ -1,75 +1,41 @@
 """What tuning time went to: the steps of a result and their table."""
 
-from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
+from fewtune.artifacts import ShareRound, TunedTask, TuneReport
 from fewtune.report.time_breakdown import tuning_steps
+from tests.made import results as made
 from tests.made.tasks import made_task
 
-
-def tuned(*tasks: TunedTask, tuning_s: float = 5.0) -> TuneReport:
-    return TuneReport(
-        model="made",
-        strategy="selective",
-        tasks=list(tasks),
-        trials=16 * len(tasks),
-        trials_per_task=16,
-        tuning_s=tuning_s,
-        search_s=1.0,
-        build_s=2.5,
-        run_s=1.25,
-        model_update_s=0.0,
-        stopped_by="trials",
-    )
+PHASES = {"search_s": 0.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
 
 
 def searched(name: str, default_ms: float | None, best_ms: float | None) -> TunedTask:
-    return TunedTask(
-        task=name,
-        status="tuned",
-        trials=16,
-        tuning_s=5.0,
-        failures={},
-        default_ms=default_ms,
-        best_ms=best_ms,
-    )
+    figures = {"trials": 16, "tuning_s": 5.0, "default_ms": default_ms, "best_ms": best_ms}
+    return TunedTask(task=name, status="tuned", failures={}, **figures)
 
 
 def round_of(name: str, spent_s: float, gained_ms: float) -> ShareRound:
-    return ShareRound(
-        name=name,
-        rule=f"the rule of {name}",
-        tasks=2,
-        trials=8,
-        spent_s=spent_s,
-        search_s=0.0,
-        build_s=spent_s,
-        run_s=0.0,
-        model_update_s=0.0,
-        gained_ms=gained_ms,
-    )
-
-
-def shared(*rounds: ShareRound) -> ShareReport:
-    return ShareReport(
-        model="made",
-        strategy="selective",
-        tasks=[],
-        rounds=list(rounds),
-        trials=16,
-        sharing_s=10.0,
-        stopped_by="trials",
-    )
+    figures = {"tasks": 2, "trials": 8, "spent_s": spent_s, "gained_ms": gained_ms, **PHASES}
+    return ShareRound(name=name, rule=f"the rule of {name}", **figures)
 
 
 def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
-    rounds = shared(
+    rounds = [
         round_of("first donors", 3.0, 0.5),
         round_of("known", 0.0, 0.0),
         round_of("duels", 7.0, 0.25),
-    )
+    ]
     tasks = [made_task("twice", 2), made_task("once", 1)]
-    steps = tuning_steps(
-        tasks, 0.5, tuned(searched("twice", 3.0, 1.0), searched("once", None, 2.0)), rounds
+    tuned = TuneReport(
+        model="made",
+        strategy="selective",
+        tasks=[searched("twice", 3.0, 1.0), searched("once", None, 2.0)],
+        trials=32,
+        trials_per_task=16,
+        tuning_s=5.0,
+        stopped_by="trials",
+        **PHASES,
     )
+    steps = tuning_steps(tasks, 0.5, tuned, made.share_report(rounds=rounds))
     names = [step.name for step in steps]
     assert names == ["selecting", "search of the selected", "first donors", "duels"]
     assert [step.spent_s for step in steps] == [0.5, 5.0, 3.0, 7.0]

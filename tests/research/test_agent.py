@@ -35,9 +35,3 @@ def test_the_agent_learns_which_way_is_up():
     up = agent.chances(middle, np.full((1, 3), True))[0]
     assert up[2] > 0.8
     assert (agent.episode(world, world.places / _END, 12) > 0.9).mean() > 0.9
-
-
-def test_an_impossible_action_is_never_taken():
-    agent = Agent(2, 3, seed=0)
-    chances = agent.chances(np.ones((1, 2)), np.array([[False, True, True]]))
-    assert chances[0, 0] == 0

@@ -6,9 +6,9 @@ import pytest
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import architecture, is_aarch64, resolve_target
-from fewtune.runtime.tvm import compiled, te, tvm
+from fewtune.runtime.tvm import compiled, tvm
 from fewtune.schedule.defaults.default import default_schedule
-from tests.made.products import matrix_product
+from tests.made.products import convolution, matrix_product
 
 pytestmark = pytest.mark.slow
 
@@ -16,19 +16,6 @@ NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "
 # A vector's multiply-add, and one that is stored on the stack or loaded from there.
 _ADD = re.compile(r"\bfmla\s+v\d+\.4s")
 _SPILL = re.compile(r"\b(?:str|ldr|stp|ldp|stur|ldur)\s+q\d.*\[sp")
-
-
-def convolution(size: int, channels: int, filters: int) -> tvm.IRModule:
-    data = te.placeholder((1, size + 2, size + 2, channels), name="data")
-    weights = te.placeholder((3, 3, channels, filters), name="weights")
-    y, x = te.reduce_axis((0, 3), name="y"), te.reduce_axis((0, 3), name="x")
-    c = te.reduce_axis((0, channels), name="c")
-    out = te.compute(
-        (1, size, size, filters),
-        lambda n, h, w, f: te.sum(data[n, h + y, w + x, c] * weights[y, x, c, f], axis=[y, x, c]),
-        name="out",
-    )
-    return tvm.IRModule({"main": te.create_prim_func([data, weights, out])})
 
 
 def innermost_loops(assembly: str) -> list[list[str]]:
@@ -59,7 +46,11 @@ def tvm_json(config: dict) -> str:
 @pytest.mark.parametrize("mcpu", ["neoverse-n1", "cortex-a72", "generic"])
 @pytest.mark.parametrize(
     "module",
-    [matrix_product(196, 256, 256), matrix_product(64, 1000, 512), convolution(14, 64, 96)],
+    [
+        matrix_product(196, 256, 256),
+        matrix_product(64, 1000, 512),
+        convolution(16, 64, 96, tail="none", pad=False),
+    ],
     ids=["product", "classifier", "convolution"],
 )
 def test_default_schedules_fill_neon_and_keep_sums_in_registers(module, mcpu):

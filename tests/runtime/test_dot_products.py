@@ -83,18 +83,3 @@ def test_arm_has_its_own_instructions(form, mcpu, call):
     assert dot_products.form_of(lambda feature: has_feature(target, feature)) == form
     text = compiled(product(form, 32, 16), target=target).inspect_source("asm")
     assert call in text
-
-
-def test_the_best_form_is_chosen():
-    features = {"avx512vnni", "avx512bw", "avxvnni", "avx2"}
-    assert dot_products.form_of(features.__contains__) == dot_products.VNNI
-    assert dot_products.form_of({"avxvnni", "avx2"}.__contains__) == dot_products.AVX_VNNI
-    assert dot_products.form_of({"avx2"}.__contains__) == dot_products.AVX2_MADD
-    assert dot_products.form_of(set().__contains__) == dot_products.PLAIN
-
-
-def test_kernels_are_read_back_as_written():
-    module = product(dot_products.VNNI, 32, 16)
-    again = tvm.ir.load_json(tvm.ir.save_json(module))
-    assert again.script() == module.script()
-    assert "dot4_vnni" in module.script()

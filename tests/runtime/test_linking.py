@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.runtime.linking import export_library, load_library, with_own_threads
+from fewtune.runtime.linking import export_library, load_library
 from fewtune.runtime.tvm import compiled, te, tvm
 
 SAID = "Compilation error:\n/usr/bin/ld: final link failed\nCommand line: g++ -shared"
@@ -66,17 +66,3 @@ def test_a_library_is_loaded_as_it_lies_there_now(tmp_path, replace):
         held[-1]["main"](given, written)
         found.append(float(written.numpy()[0]))
     assert found == [1.0, 2.0]
-
-
-def test_threads_are_linked_by_the_device_s_linker_with_tvm_s_options():
-    given: dict[str, Any] = {}
-
-    def link(output: str, objects: list[str], options: list[str]) -> None:
-        given.update(output=output, objects=objects, options=options)
-
-    link.output_format = "so"
-    linked = with_own_threads(3, link)
-    linked("model.so", ["lib.o"], options=["-Iinclude"])
-    assert linked.output_format == "so"
-    assert given["objects"][0] == "lib.o"
-    assert {"-Iinclude", "-DFEWTUNE_THREADS=3"} <= {*given["options"]}

@@ -70,10 +70,6 @@ def over(extreme, data, place, row):
     return extreme(data[row, place], axis=place)
 
 
-def down(extreme, data, place, column):
-    return extreme(data[place, column], axis=place)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_extremes_of_infinities_are_infinite(dtype):
     data = te.placeholder((4, 8), dtype, name="data")
@@ -87,49 +83,3 @@ def test_extremes_of_infinities_are_infinite(dtype):
         result = tvm.runtime.tensor(np.zeros(4, dtype))
         build(module, tuned_tiny.target())["main"](tvm.runtime.tensor(given), result)
         assert result.numpy().tolist() == [infinity, 5.0, given[2, 7], infinity]
-
-
-def test_the_least_number_of_a_model_stays():
-    """A mask of the least number, in the kernel of the maximum, is no beginning of it."""
-    data = te.placeholder((4, 8), "float32", name="data")
-    lowest = tirx.min_value("float32")
-    masked = te.compute(
-        (4, 8), lambda i, j: tirx.Select(data[i, j] > zero(), data[i, j], lowest), name="masked"
-    )
-    place = te.reduce_axis((0, 8), name="place")
-    found = te.compute((4,), lambda i: te.max(masked[i, place], axis=place), name="found")
-    module = tvm.IRModule({"main": te.create_prim_func([data, found])})
-    result = tvm.runtime.tensor(np.zeros(4, np.float32))
-    given = tvm.runtime.tensor(np.full((4, 8), -1, np.float32))
-    build(module, tuned_tiny.target())["main"](given, result)
-    assert (result.numpy() == np.finfo(np.float32).min).all()
-
-
-@pytest.mark.parametrize("is_vector", [True, False])
-def test_extremes_over_an_axis_pass_over_nan(is_vector):
-    """Of elements that are all NaN, the infinity that it began with."""
-    data = te.placeholder((8, LANES), "float32", name="data")
-    place = te.reduce_axis((0, 8), name="place")
-    for extreme, numpy_has, none in ((te.max, np.fmax, -INF), (te.min, np.fmin, INF)):
-        found = te.compute((LANES,), partial(down, extreme, data, place), name="found")
-        function = te.create_prim_func([data, found]).with_attr("global_symbol", "main")
-        schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
-        if is_vector:
-            row, reduced = schedule.get_loops(schedule.get_sblock("found"))
-            schedule.reorder(reduced, row)
-            schedule.vectorize(row)
-        given = np.random.default_rng(0).standard_normal((8, LANES)).astype(np.float32)
-        given[np.random.default_rng(1).random(given.shape) < 0.3] = NAN
-        given[:, 3] = NAN
-        result = tvm.runtime.tensor(np.zeros(LANES, np.float32))
-        build(schedule.mod, tuned_tiny.target())["main"](tvm.runtime.tensor(given), result)
-        expected = numpy_has.reduce(given)
-        expected[3] = none
-        np.testing.assert_array_equal(result.numpy(), expected)
-
-
-def test_a_choice_that_a_model_makes_keeps_nan():
-    result = tvm.runtime.tensor(np.zeros(ELEMENTS, np.float32))
-    module = build(kernel(lambda a, b: tirx.Select(a < b, b, a)), tuned_tiny.target())
-    module["main"](tvm.runtime.tensor(FIRST), tvm.runtime.tensor(SECOND), result)
-    np.testing.assert_array_equal(result.numpy(), np.where(FIRST < SECOND, SECOND, FIRST))

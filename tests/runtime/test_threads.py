@@ -1,6 +1,5 @@
 """A library's own threads: how many there are, who may call, forks, waits at each step."""
 
-import ctypes
 import os
 import threading
 
@@ -63,11 +62,6 @@ def test_a_library_has_as_many_threads_as_asked_for_and_binds_none(loaded, threa
     assert {frozenset(os.sched_getaffinity(each)) for each in own} <= {
         frozenset(os.sched_getaffinity(0))
     }
-
-
-def test_the_loader_does_not_give_it_tvm_s_threads(library):
-    with pytest.raises(AttributeError):
-        ctypes.CDLL(str(library)).__getattr__("__TVMBackendParallelLaunch")
 
 
 def test_many_threads_may_call_at_once(loaded):

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import build, compiled, has_feature, te, tvm
-from fewtune.schedule.access import evaluate, shape_of
 from fewtune.schedule.prefetch import prefetched
-from fewtune.schedule.space.prior import Prior
-from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.access import evaluate, shape_of
 from fewtune.task.extract import task_module
 from fewtune.workers.kernel_build import argument_shapes
 from tests import tuned_tiny
@@ -122,36 +120,6 @@ def test_the_assembly_has_prefetches_and_the_result_is_the_same():
     assert np.array_equal(*results)
     weights = given[1].transpose(1, 0, 2).reshape(DEPTH, COLUMNS)
     assert np.allclose(results[0], given[0] @ weights, rtol=1e-4)
-
-
-@only_x86
-def test_drawn_schedules_compute_the_same_with_prefetches():
-    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-
-    space = SearchSpace(matrix_product(48), tuned_tiny.target())
-    prior, random = Prior(space), np.random.default_rng(2)
-    functions: dict[str, Any] = {}
-    for seed in range(1, 30):
-        made = space.make(prior.draw(random), seed).schedule
-        if made is None:
-            continue
-        module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(made.mod)
-        ahead = prefetched(module, tuned_tiny.target())
-        if ahead is not module:
-            for kind, each in (("plain", module), ("ahead", ahead)):
-                name = f"{kind}{seed}"
-                functions[name] = each["main"].with_attr("global_symbol", name)
-    assert len(functions) >= 4
-    built = build(tvm.IRModule(functions), tuned_tiny.target())
-    for name in functions:
-        shapes = argument_shapes(functions[name])
-        draw = np.random.default_rng(5)
-        tensors = [tvm.runtime.tensor(draw.random(s, dtype="float32")) for s in shapes]
-        built[name](*tensors)
-        if name.startswith("plain"):
-            expected = tensors[-1].numpy()
-        else:
-            assert np.array_equal(tensors[-1].numpy(), expected)
 
 
 @pytest.mark.parametrize(

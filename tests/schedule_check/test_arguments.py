@@ -21,11 +21,6 @@ def test_neighbors_of_an_argument_differ(shape):
             assert np.mean(below == given[:-row, 64:-64]) < 0.01
 
 
-def test_a_large_argument_takes_little_memory():
-    given = weights(2100, 2048)
-    assert given.base.base.nbytes < given.nbytes / 3
-
-
 def test_indices_are_within_the_axis_and_differ():
     signature = Signature([Parameter((5, 8), "int64", True, False)], most_index=41)
     found = drawn(signature, 0, positive=False)

@@ -4,66 +4,18 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tvm import topi
 
 from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
-from fewtune.task.weight_layout import FREE
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from tests import tuned_tiny
+from tests.made.products import convolution, matrix_product
 
 
-def module_of(*tensors: te.Tensor, free: tuple[int, ...] = ()) -> tvm.IRModule:
-    function = te.create_prim_func(list(tensors))
-    return tvm.IRModule({"main": function.with_attr(FREE, list(free)) if free else function})
-
-
-def convolution(
-    size: int = 9,
-    channels: int = 4,
-    filters: int = 8,
-    *,
-    stride: int = 1,
-    kernel: int = 3,
-    dtype: str = "float32",
-    sums: str | None = None,
-) -> tvm.IRModule:
-    """A convolution in NHWC with zero padding, a bias and a ReLU."""
-    sums = sums or dtype
-    data = te.placeholder((1, size, size, channels), dtype, "data")
-    weights = te.placeholder((kernel, kernel, channels, filters), dtype, "weights")
-    bias = te.placeholder((filters,), sums, "bias")
-    border = kernel // 2
-    wide = size + 2 * border
-    zero = tvm.tirx.const(0, dtype)
-    padded = te.compute(
-        (1, wide, wide, channels),
-        lambda n, h, w, c: tvm.tirx.if_then_else(
-            tvm.tirx.all(h >= border, h < size + border, w >= border, w < size + border),
-            data[n, h - border, w - border, c],
-            zero,
-        ),
-        "padded",
-    )
-    y, x, c = (
-        te.reduce_axis((0, e), n) for e, n in ((kernel, "y"), (kernel, "x"), (channels, "c"))
-    )
-    out = (wide - kernel) // stride + 1
-    made = te.compute(
-        (1, out, out, filters),
-        lambda n, h, w, f: te.sum(
-            padded[n, h * stride + y, w * stride + x, c].astype(sums)
-            * weights[y, x, c, f].astype(sums),
-            axis=[y, x, c],
-        ),
-        "convolution",
-    )
-    rectified = te.compute(
-        made.shape,
-        lambda n, h, w, f: tvm.tirx.Max(made[n, h, w, f] + bias[f], tvm.tirx.const(0, sums)),
-        "rectified",
-    )
-    return module_of(data, weights, bias, rectified, free=(1,))
+def module_of(*tensors: te.Tensor) -> tvm.IRModule:
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
 
 
 def depthwise() -> tvm.IRModule:
@@ -78,17 +30,7 @@ def depthwise() -> tvm.IRModule:
     return module_of(data, weights, made)
 
 
-def product(length: int) -> tvm.IRModule:
-    left = te.placeholder((12, length), name="left")
-    right = te.placeholder((length, 16), name="right")
-    k = te.reduce_axis((0, length), "k")
-    made = te.compute((12, 16), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), "product")
-    return module_of(left, right, made, free=(1,))
-
-
 def softmax() -> tvm.IRModule:
-    from tvm import topi
-
     data = te.placeholder((4, 100), name="data")
     return module_of(data, topi.nn.softmax(data))
 
@@ -125,14 +67,14 @@ def scaled_by_one_number() -> tvm.IRModule:
 
 
 KINDS: dict[str, Callable[[], tvm.IRModule]] = {
-    "borders": convolution,
-    "strided": lambda: convolution(stride=2),
-    "a filter of one element": lambda: convolution(kernel=1, channels=1),
+    "borders": lambda: convolution(9, 4, 8),
+    "strided": lambda: convolution(9, 4, 8, stride=2),
+    "a filter of one element": lambda: convolution(9, 1, 8, kernel=1),
     "depthwise": depthwise,
-    "long sums": lambda: product(3000),
-    "sums of one": lambda: product(1),
-    "half precision": lambda: convolution(dtype="float16"),
-    "integers": lambda: convolution(dtype="int8", sums="int32"),
+    "long sums": lambda: matrix_product(12, 16, 3000),
+    "sums of one": lambda: matrix_product(12, 16, 1),
+    "half precision": lambda: convolution(9, 4, 8, dtype="float16"),
+    "integers": lambda: convolution(9, 4, 8, dtype="int8", sums="int32"),
     "numbers by themselves": scaled_by_one_number,
     "softmax": softmax,
     "roots and logarithms": logarithm,
@@ -199,6 +141,6 @@ def kinds(lines: list[str], place: int) -> str:
 
 
 def test_a_fault_is_reported_with_its_position():
-    task = product(8)
+    task = matrix_product(12, 16, 8)
     fault = checked(task, task, altered(task, extent_less=True)).fault
     assert fault.startswith("12 of 192 elements differ; at [0, 15] it has nan, right is ")

@@ -7,12 +7,11 @@ import pytest
 
 from fewtune.model.passes.integer_products import multiplied
 from fewtune.runtime import dot_products
-from fewtune.runtime.tvm import build, has_feature, te, tvm
+from fewtune.runtime.tvm import has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.schedule_check.task_reference import CachedReference, ReferenceCache
-from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from tests import tuned_tiny
+from tests.schedule_check.test_check import checked
 
 ROWS, DEPTH, COLUMNS = 12, 64, 32
 FORMS = ("plain", "own")
@@ -57,15 +56,7 @@ def product(name: str = "own", fault: str = "") -> tvm.IRModule:
 
 def fault_of(task: tvm.IRModule, candidate: tvm.IRModule) -> str:
     """The fault that the check finds in a candidate of a task."""
-    target = tuned_tiny.target()
-    laid_out = as_in_model(candidate, target)
-    verdict = Checker(target).check(
-        build(laid_out, target),
-        argument_shapes(laid_out["main"]),
-        tvm.ir.save_json(candidate),
-        ScheduleCheck("task", tvm.ir.save_json(task)),
-    )
-    return verdict.fault
+    return checked(task, candidate, candidate).fault
 
 
 def expected(task: tvm.IRModule, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:

@@ -9,7 +9,8 @@ import pytest
 from fewtune.process.temporary import SESSION_PREFIX
 from fewtune.schedule_check import task_reference
 from fewtune.schedule_check.task_reference import CachedReference, ReferenceCache
-from tests.schedule_check.test_check import altered, checked, convolution
+from tests.made.products import convolution
+from tests.schedule_check.test_check import altered, checked
 
 FOUND = CachedReference(
     {0: np.arange(6, dtype=np.float32).reshape(2, 3), 2: np.array([True, False])},
@@ -51,23 +52,11 @@ def test_a_damaged_file_is_ignored(tmp_path, place):
     assert ReferenceCache(tmp_path).read("a task") is None
 
 
-def test_large_references_are_not_cached(tmp_path):
-    ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND)
-    assert not any((tmp_path / "references").glob("*"))
-
-
-def test_without_a_folder_nothing_is_cached(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ReferenceCache().write("a task", FOUND)
-    assert ReferenceCache().read("a task") is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_second_process_reads_the_reference_of_the_first(tmp_path, monkeypatch):
     session = tmp_path / f"{SESSION_PREFIX}one"
     session.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(session))
-    task = convolution(size=65, channels=16, filters=16)
+    task = convolution(65, 16, 16)
     assert checked(task, task, task).fault == ""
 
     with monkeypatch.context() as patch:

@@ -6,11 +6,9 @@ from statistics import median
 
 import numpy as np
 import pytest
-import tvm_ffi
 
 from fewtune.options import STRATEGIES as OWN
 from fewtune.options import TuneOptions
-from fewtune.research.adaptive import AdaptiveSampling
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_strategy
@@ -115,27 +113,6 @@ def test_seeds_that_an_interrupted_run_left_come_next():
     proposed = [p.point for _ in range(3) for p in strategy.next_batch(2)]
     assert set(seeds[2:]) <= set(proposed)
     assert not set(seeds[:2]) & set(proposed)
-
-
-def test_a_batch_holds_no_program_twice():
-    strategy = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=16), 3)
-    for _ in range(3):
-        batch = strategy.next_batch(16)
-        digests = [tvm_ffi.structural_hash(proposal.schedule.mod) for proposal in batch]
-        assert len(set(digests)) == len(digests)
-        assert not any(strategy.is_measured(digest) for digest in digests)
-        strategy.learn(batch, [1.0 + place for place in range(len(batch))])
-        assert all(strategy.is_measured(digest) for digest in digests)
-
-
-def test_adaptive_sampling_measures_fewer_where_candidates_are_alike():
-    strategy, _ = search("adaptive", 1, 24)
-    assert isinstance(strategy, AdaptiveSampling)
-    alike = strategy.gather(strategy.draw, 12)
-    pool, scores = strategy.scored([alike[0], alike[1], alike[2]])
-    repeated = [pool[i % 3] for i in range(24)]
-    chosen = strategy.select(repeated, scores[[i % 3 for i in range(24)]], 8)
-    assert 1 <= len({proposal.point for proposal in chosen}) <= 8
 
 
 def test_a_small_space_is_searched_to_its_end():

@@ -13,7 +13,6 @@ from fewtune.similarity.similarity import (
     SpaceTrace,
     TileSampling,
     design_space,
-    divisors,
     sampling_overlap,
     similarity_matrix,
     similarity_rate,
@@ -31,12 +30,6 @@ def tile(extent: int, parts: int = 4) -> TileSampling:
 def space(*extents: int, form: str = "tiled", traces: int = 1) -> DesignSpace:
     trace = SpaceTrace((form,), tuple(tile(extent) for extent in extents))
     return DesignSpace((trace,) * traces)
-
-
-def test_divisors():
-    assert divisors(1) == {1}
-    assert divisors(13) == {1, 13}
-    assert divisors(36) == {1, 2, 3, 4, 6, 9, 12, 18, 36}
 
 
 @pytest.mark.parametrize(
@@ -59,13 +52,6 @@ def test_overlap_of_a_sampling(a, b, overlap):
 def test_traces_take_the_geometric_mean():
     a, b = space(12, 13).traces[0], space(18, 27).traces[0]
     assert trace_overlap(a, b) == pytest.approx((0.5 * 0.2) ** 0.5)
-
-
-def test_rate_is_the_mean_of_best_matches():
-    plain, odd = space(12), space(12, form="odd")
-    both = DesignSpace(plain.traces + odd.traces)
-    assert similarity_rate(plain, both) == pytest.approx(2 / 3)  # 1, 1 and nothing for odd
-    assert similarity_rate(space(12, traces=3), space(18)) == pytest.approx(0.5)
 
 
 def test_rate_is_symmetric_and_one_with_itself():

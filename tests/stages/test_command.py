@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,13 +13,13 @@ from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 STAGES = [
-    f"stages.{path.stem}"
+    f"fewtune.stages.{path.stem}"
     for path in sorted((PROJECT / "stages").glob("*.py"))
     if 'main("' in path.read_text()
 ]
 STAGE = """
 import os, pathlib, sys, time
-from stages.command import main
+from fewtune.stages.command import main
 
 def run() -> None:
     try:
@@ -73,28 +72,3 @@ def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path, module):
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-
-
-def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path):
-    pid_file = tmp_path / "pid"
-    # The middle process, in whose session the stage is, ends before the stage looks for it.
-    started = (
-        "import os, subprocess, sys\n"
-        "slow = 'import time; time.sleep(1)\\n' + sys.argv[1]\n"
-        "subprocess.Popen([sys.executable, '-c', slow, *sys.argv[2:]])\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", started, STAGE, str(pid_file)],
-        cwd=PROJECT,
-        env={**os.environ, "DVC_STAGE": "tune@tiny", "PYTHONPATH": str(PROJECT)},
-        start_new_session=True,
-        check=True,
-    )
-    time.sleep(1)
-    until(lambda: not any(str(pid_file) in each.info["cmdline"] for each in _processes()))
-    assert not pid_file.exists()
-
-
-def _processes() -> list[psutil.Process]:
-    found = psutil.process_iter(["cmdline"])
-    return [process for process in found if process.info["cmdline"]]

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from stages.commit import commit
+from fewtune.stages.commit import commit
 
 USER = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
 

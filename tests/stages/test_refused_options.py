@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fewtune.errors import InputError
-from pipelines.checkout.parameters import change_parameters, parse_setting
-from stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
-from stages.params import read_yaml as read
+from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
+from fewtune.stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
+from fewtune.stages.params import read_yaml as read
 
 PROJECT = Path(__file__).parents[2]
 PLACES = {name: f"{name}.full" if name in PER_STRATEGY else name for name in SECTIONS}
@@ -100,9 +100,3 @@ def test_no_path_leaves_its_folder(root, setting, folder):
             link.symlink_to("/etc" if name == "logs" else PROJECT / "predictors")
     with pytest.raises(InputError, match=f"give {folder}, or a path below it|there is no"):
         change_parameters(root / "params.yaml", dict([parse_setting(setting)]))
-
-
-def test_dvc_reads_no_key_that_may_be_left_out():
-    text = (PROJECT / "dvc.yaml").read_text()
-    named = {part.split("}")[0] for part in text.split("${")[1:]}
-    assert named <= {*LISTS, "item.model", "item.strategy"}

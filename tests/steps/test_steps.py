@@ -9,8 +9,8 @@ from fewtune.steps.sections import sections
 from fewtune.steps.steps import STEPS
 
 STAGES = YAML(typ="safe").load(Path(__file__).parents[2].joinpath("dvc.yaml").read_text())["stages"]
-# Stages of two results, and those that copy figures into git.
-ONLY_IN_DVC = {"compare", "show_result", "show_comparison"}
+# It joins two results.
+ONLY_IN_DVC = {"compare"}
 
 
 def outputs(stage: str) -> list[str]:

@@ -7,11 +7,11 @@ import pytest
 
 from fewtune.artifacts import LogInfo
 from fewtune.errors import InputError, JournalError
+from fewtune.pipelines.cli import main
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.storage.log_archive import merge, read_seeds
 from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session
-from pipelines.cli import main
 from tests import tuned_tiny
 
 
@@ -60,15 +60,6 @@ def test_a_foreign_log_is_refused(tmp_path, field, value):
 
 
 @pytest.mark.slow
-def test_a_damaged_log_is_named(tmp_path):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(tuned_tiny.tuned(), damaged)
-    (damaged / RECORDS).write_text("[0, [[], [1")
-    with pytest.raises(JournalError, match="line 1 is damaged"):
-        merge([damaged], new(tmp_path / "out"))
-
-
-@pytest.mark.slow
 def test_a_later_run_tries_what_a_log_holds_first(tmp_path):
     task = tuned_tiny.convolutions()["b"]
     name = task.info.name
@@ -89,10 +80,6 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path):
     expected = [trace for trace in searched if trace != default.trace]
     assert tried[: len(expected)] == expected
     assert state.trials == tuned_tiny.OPTIONS.trials_per_task
-
-
-def test_no_logs_are_no_seeds(tmp_path):
-    assert read_seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ from fewtune.artifacts import ImportReport
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout
-from fewtune.task.analysis import call_counts, kernel_calls
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
 from tests.made.onnx_text import model_of
@@ -29,16 +29,6 @@ def drawn() -> list[tvm.s_tir.Schedule]:
     prior, random = Prior(space), np.random.default_rng(3)
     made = [space.make(prior.draw(random), seed) for seed in range(1, 12)]
     return [one.schedule for one in made if one.schedule is not None]
-
-
-def test_weights_are_marked_and_biases_are_not():
-    for task in tuned_tiny.convolutions().values():
-        (place,) = weight_layout.free_places(task.mod["main"])
-        assert len([extent for extent in task.info.shapes[place] if extent > 1]) >= 2
-        assert task.info.shapes[place][2:] == [
-            task.info.shapes[0][3],
-            task.info.shapes[-1][3],
-        ]
 
 
 def test_a_gpu_keeps_its_layouts():
@@ -77,16 +67,6 @@ def outputs_error(folded: tvm.IRModule) -> float:
     return relative_error(actual, session.run(feeds))
 
 
-@pytest.mark.slow
-def test_a_candidate_with_its_weights_moved_is_measured():
-    task = tuned_tiny.convolutions()["b"]
-    modules = [schedule.mod for schedule in drawn()]
-    assert any("layout_rewrite_preproc" in module.script() for module in modules)
-    measurer = Measurer(tuned_tiny.pool())
-    outcomes = measurer.measure(modules, [module_specs(task.mod)] * len(modules), [None] * 99)
-    assert [outcome.cause for outcome in outcomes] == [None] * len(modules)
-
-
 def test_folded_weights_compute_what_onnxruntime_does():
     lowered = tuned_tiny.lowered()
     kernel = lowered.get_global_var(tuned_tiny.convolutions()["b"].info.name)
@@ -117,14 +97,6 @@ def test_a_default_schedule_lays_weights_out_too():
     assert outcome.cause is None
 
 
-def test_a_default_schedule_leaves_what_is_no_weight_as_it_is():
-    task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
-    function = task.mod["main"].without_attr(weight_layout.FREE)
-    schedule = default_schedule(tvm.IRModule({"main": function}), target)
-    assert schedule is not None
-    assert "layout_rewrite_preproc" not in schedule.mod.script()
-
-
 def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does():
     lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
@@ -133,25 +105,3 @@ def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does():
     folded = weight_layout.fold(scheduled)
     assert "layout_rewrite_preproc" not in folded.script()
     assert outputs_error(folded) < 1e-5
-
-
-def test_weights_are_laid_out_as_tvm_folds_them():
-    lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
-    names = [variable.name_hint for variable, _ in lowered.functions_items()]
-    scheduled = apply_default_schedules(lowered, names, target)
-    split = relax.transform.SplitLayoutRewritePreproc()(scheduled)
-    folded = constants(relax.transform.FoldConstant()(split))
-    assert not {each.shape for each in folded} <= {each.shape for each in constants(lowered)}
-    for ours, theirs in zip(constants(weight_layout.fold(scheduled)), folded, strict=True):
-        np.testing.assert_array_equal(ours, theirs, strict=True)
-
-
-def constants(module: tvm.IRModule) -> list[np.ndarray]:
-    """What the kernels of a model are called with that is known."""
-    found = [
-        given.value.numpy()
-        for _, arguments in kernel_calls(module)
-        for given in arguments
-        if isinstance(given, tvm.ir.expr.GenericConst)
-    ]
-    return sorted(found, key=lambda each: (each.shape, each.tobytes()))

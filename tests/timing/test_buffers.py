@@ -40,16 +40,6 @@ def test_buffers_are_filled_to_the_end(shape, dtype):
     assert len(np.unique(values)) > 1
 
 
-def test_a_task_is_filled_once_and_weights_take_the_shape_they_are_read_in():
-    fill = Counted()
-    buffers = made(fill)
-    first = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
-    again = buffers.arguments(SMALL, [(2, 3), (6, 2)], [1])
-    assert fill.elements == [6, 12]
-    assert tuple(again[1].shape) == (6, 2)
-    assert again[1].data_ptr() == first[1].data_ptr()
-
-
 def test_only_what_may_have_been_written_or_is_larger_is_filled_again():
     fill = Counted()
     buffers = made(fill)

@@ -7,11 +7,10 @@ import pytest
 
 from fewtune.machine import host
 from fewtune.measure.measurer import module_specs
-from fewtune.model.passes import winograd
-from fewtune.runtime.tvm import build, te, tvm
+from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_state import PreparedKernel, parallel_axis, rewriter, sliced
+from fewtune.timing.cache_state import PreparedKernel, rewriter, sliced
 from tests import tuned_tiny
 
 
@@ -56,19 +55,6 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
         assert all(one.same_as(other) for one, other in zip(given, expected, strict=True))
 
 
-def test_weights_that_leave_nothing_in_the_cache_are_not_flushed():
-    small, large = _ones(512), _ones(514)
-    assert [each.shape for each in cache_state.to_be_flushed([small, large], 1024)] == [(2, 256)]
-    assert len(cache_state.to_be_flushed([small, large], None)) == 2
-
-
-def test_activations_that_the_cores_caches_hold_are_rewritten():
-    offsets = tvm.runtime.tensor(np.ones((1, 1024), "float32"))
-    activations = [offsets, _ones(1022), _ones(1024), _ones(1026), _ones(1024, "int32")]
-    assert [each.shape for each in cache_state.to_be_rewritten(activations, 4096)] == [(2, 512)]
-    assert cache_state.to_be_rewritten(activations, None) == []
-
-
 def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches():
     data, result = _ones(1024), _ones(512)
     assert cache_state.to_be_evicted([data, result], 4096, 2**20) == []
@@ -96,18 +82,3 @@ def test_rewriting_twice_leaves_what_was_there(threads, axis, shape, rewritten):
     assert np.array_equal(once[:, rewritten:], drawn[:, rewritten:])
     rewrite(slices)
     assert np.array_equal(tensor.numpy().reshape(shape), drawn)
-
-
-def test_products_of_winograds_tiles_are_parted_along_the_tiles():
-    tiles, weights = te.placeholder((36, 8, 16)), te.placeholder((36, 16, 32))
-    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
-    module = tvm.IRModule({"main": function})
-    assert parallel_axis(tvm.ir.save_json(module)) == 1
-    schedule = tvm.s_tir.Schedule(module)
-    schedule.decompose_reduction(
-        schedule.get_sblock(winograd.PRODUCTS),
-        schedule.get_loops(schedule.get_sblock(winograd.PRODUCTS))[-1],
-    )
-    assert parallel_axis(tvm.ir.save_json(schedule.mod)) == 1
-    plain = tuned_tiny.convolutions()["b"].mod
-    assert parallel_axis(tvm.ir.save_json(plain)) == 0

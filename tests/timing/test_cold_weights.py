@@ -1,21 +1,9 @@
 """Weights that outgrow the cache: which they are, and when they do."""
 
-import math
-
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.task.weight_layout import free_places
 from fewtune.timing import cache_state as cold
 from tests import tuned_tiny
-
-
-def test_weights_are_counted_once_a_call():
-    task = tuned_tiny.convolutions()["b"]
-    assert free_places(task.mod["main"]) == [1]
-    own_bytes = 4 * math.prod(task.info.shapes[1])
-    assert cold.weights_bytes([task]) == own_bytes * task.info.weight
-    pool = [each for each in tuned_tiny.tasks() if each.info.operator == "pool"]
-    assert cold.weights_bytes([task, *pool]) == cold.weights_bytes([task])
 
 
 def test_weights_outgrow_half_the_cache():

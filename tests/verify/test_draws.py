@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.draws import LIMITS, drawn_inputs, rare_inputs
 from fewtune.verify.indices import index_limits
 from fewtune.verify.session import tensor_specs
 from tests import tiny_models
+from tests.made.onnx_text import model_of
 from tests.verify import small_models
 
 
@@ -25,39 +25,27 @@ def test_integers_are_below_the_rows_of_their_table():
 
 def test_indices_are_below_the_axes_that_they_read_and_write():
     # A graph network: edges between rows, and rows that are summed for each graph.
-    nodes = [
-        helper.make_node("Gather", ["edges", "first"], ["sources"], axis=0),
-        helper.make_node("Gather", ["x", "sources"], ["messages"]),
-        helper.make_node("Unsqueeze", ["graphs", "last"], ["column"]),
-        helper.make_node("Expand", ["column", "shape"], ["places"]),
-        helper.make_node("ScatterElements", ["sums", "places", "x"], ["pooled"], reduction="add"),
-        helper.make_node("Unsqueeze", ["tuples", "last"], ["one_each"]),
-        helper.make_node("Where", ["is_low", "one_each", "one_each"], ["chosen"]),
-        helper.make_node("GatherND", ["pooled", "chosen"], ["read"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [9, 4]),
-            helper.make_tensor_value_info("edges", TensorProto.INT64, [2, 20]),
-            helper.make_tensor_value_info("graphs", TensorProto.INT64, [9]),
-            helper.make_tensor_value_info("tuples", TensorProto.INT64, [5]),
-        ],
-        [
-            helper.make_tensor_value_info("messages", TensorProto.FLOAT, [20, 4]),
-            helper.make_tensor_value_info("read", TensorProto.FLOAT, [5, 4]),
-        ],
-        [
-            numpy_helper.from_array(np.array(0), "first"),
-            numpy_helper.from_array(np.array([-1]), "last"),
-            numpy_helper.from_array(np.array([9, 4]), "shape"),
-            numpy_helper.from_array(np.zeros((3, 4), np.float32), "sums"),
-            numpy_helper.from_array(np.array([[True]]), "is_low"),
-        ],
+    model = with_shapes(
+        model_of(
+            """(float[9,4] x, int64[2,20] edges, int64[9] graphs, int64[5] tuples)
+            => (float[20,4] messages, float[5,4] read) {
+                sources = Gather <axis = 0> (edges, first)
+                messages = Gather (x, sources)
+                column = Unsqueeze (graphs, last)
+                places = Expand (column, shape)
+                pooled = ScatterElements <reduction = "add"> (sums, places, x)
+                one_each = Unsqueeze (tuples, last)
+                chosen = Where (is_low, one_each, one_each)
+                read = GatherND (pooled, chosen)
+            }""",
+            18,
+            first=0,
+            last=[-1],
+            shape=[9, 4],
+            sums=np.zeros((3, 4), np.float32),
+            is_low=[[True]],
+        )
     )
-    opsets = [helper.make_opsetid("", 18)]
-    model = with_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=8))
     limits = {"edges": (-9, 8), "graphs": (-3, 2), "tuples": (-3, 2)}
     assert index_limits(model, is_certain=False) == limits
     # Where may choose other values than those of the input.
@@ -66,31 +54,19 @@ def test_indices_are_below_the_axes_that_they_read_and_write():
 
 
 def test_constants_that_are_added_move_the_limits_of_an_index():
-    nodes = [
-        helper.make_node("Add", ["places", "offsets"], ["rows"]),
-        helper.make_node("Gather", ["table", "rows"], ["read"]),
-        helper.make_node("Sub", ["one", "places"], ["mirrored"]),
-        helper.make_node("Gather", ["table", "mirrored"], ["not_followed"]),
-        helper.make_node("GatherElements", ["short", "places"], ["as_well"]),
-    ]
-    arrays = {
-        "offsets": np.array([2, 0, 3, 0]),
-        "one": np.int64(1),
-        "table": np.zeros((10, 2), np.float32),
-        "short": np.zeros(6, np.float32),
-    }
-    outputs = {"read": [4, 2], "not_followed": [4, 2], "as_well": [4]}
-    graph = helper.make_graph(
-        nodes,
-        "places",
-        [helper.make_tensor_value_info("places", TensorProto.INT64, [4])],
-        [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)
-            for n, shape in outputs.items()
-        ],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    model = model_of(
+        """(int64[4] places) => (float[4,2] read, float[4,2] not_followed, float[4] as_well) {
+            rows = Add (places, offsets)
+            read = Gather (table, rows)
+            mirrored = Sub (one, places)
+            not_followed = Gather (table, mirrored)
+            as_well = GatherElements (short, places)
+        }""",
+        offsets=[2, 0, 3, 0],
+        one=1,
+        table=np.zeros((10, 2), np.float32),
+        short=np.zeros(6, np.float32),
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert index_limits(model) == {"places": (-6, 5)}
     del model.graph.node[-1], model.graph.output[-1]
     assert index_limits(model) == {"places": (-10, 6)}
@@ -108,35 +84,24 @@ def test_floats_are_drawn_in_three_ways_and_reproducibly():
 
 
 def test_integers_in_arithmetic_only_reach_further():
-    nodes = [
-        helper.make_node("Cast", ["step"], ["time"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["time", "x"], ["angles"]),
-        helper.make_node("Less", ["places", "length"], ["is_inside"]),
-        helper.make_node("Cast", ["mask"], ["ones"], to=TensorProto.FLOAT),
-        helper.make_node("Sub", ["one", "ones"], ["masked"]),
-        helper.make_node("Add", ["word", "offset"], ["row"]),
-        helper.make_node("Cast", ["bit"], ["is_set"], to=TensorProto.BOOL),
-        helper.make_node("Where", ["is_set", "angles", "x"], ["y"]),
-    ]
     integers = ("step", "length", "mask", "word", "bit")
-    graph = helper.make_graph(
-        nodes,
-        "numbers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [40])]
-        + [helper.make_tensor_value_info(name, TensorProto.INT64, [40]) for name in integers],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, [40]),
-            helper.make_tensor_value_info("is_inside", TensorProto.BOOL, [40]),
-            helper.make_tensor_value_info("masked", TensorProto.FLOAT, [40]),
-            helper.make_tensor_value_info("row", TensorProto.INT64, [40]),
-        ],
-        [
-            numpy_helper.from_array(np.arange(40), "places"),
-            numpy_helper.from_array(np.float32(1), "one"),
-            numpy_helper.from_array(np.int64(10), "offset"),
-        ],
+    inputs = ", ".join(f"int64[40] {name}" for name in integers)
+    model = model_of(
+        f"""(float[40] x, {inputs})
+        => (float[40] y, bool[40] is_inside, float[40] masked, int64[40] row) {{
+            time = Cast <to = 1> (step)
+            angles = Mul (time, x)
+            is_inside = Less (places, length)
+            ones = Cast <to = 1> (mask)
+            masked = Sub (one, ones)
+            row = Add (word, offset)
+            is_set = Cast <to = 9> (bit)
+            y = Where (is_set, angles, x)
+        }}""",
+        places=np.arange(40),
+        one=np.float32(1),
+        offset=10,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     *_, third = drawn_inputs(model, tensor_specs(model)[0], 0)
     for name in integers:
         is_wide = name in ("step", "length")

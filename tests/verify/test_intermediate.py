@@ -53,19 +53,8 @@ def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:
     return [(tap.site.kernel, tap.expected.name) for tap in taps]
 
 
-def test_written_values_are_recognised():
-    assert taps_of([SUMS + BIAS, np.maximum(SUMS + BIAS, 0)]) == [
-        ("kernel0", "sums"),
-        ("kernel1", "y"),
-    ]
-
-
 def test_an_almost_equal_value_is_not_taken_for_that_of_another_kernel():
     assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
-
-
-def test_a_slightly_wrong_value_keeps_its_tap():
-    assert taps_of([(SUMS + BIAS) * np.float32(1.01)]) == [("kernel0", "sums")]
 
 
 def test_a_model_that_onnxruntime_refuses_has_no_taps(caplog):

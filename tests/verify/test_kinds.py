@@ -44,13 +44,6 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         f"float[1,0,8,8] y, {PLANE} z",
         {"two": [2], "one": [1]},
     ),
-    "a scalar": ("y = ReduceMean <keepdims = 0> (c)", "float y", {}),
-    "a constant": (
-        "y = Identity (k)",
-        f"{PLANE} c, float[3] y",
-        {"k": np.arange(3, dtype=np.float32)},
-    ),
-    "one value twice": ("y = Relu (c) z = Identity (y)", f"{PLANE} y, {PLANE} z", {}),
     "the lowest float and a softmax of it": (
         "a = Where (mask, c, fill) y = Softmax <axis = -1> (a)",
         f"{PLANE} a, {PLANE} y",
@@ -67,11 +60,6 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "m = Mul (c, k) l = Clip (m, zero, most) y = Cast <to = 2> (l)",
         "uint8[1,8,8,8] y",
         {"k": np.float32(64), "zero": np.float32(0), "most": np.float32(255)},
-    ),
-    "double precision at the end": (
-        "d = Cast <to = 11> (c) y = Exp (d)",
-        "double[1,8,8,8] y",
-        {},
     ),
 }
 

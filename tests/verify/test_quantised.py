@@ -10,7 +10,6 @@ from fewtune.verify.comparison import Expected, compare_steps
 from fewtune.verify.intermediate import safe_outputs
 from fewtune.verify.jitter import is_quantised
 from fewtune.verify.reference import Reference
-from fewtune.verify.sites import Site
 from tests.quantized_models import quantized_network
 from tests.verify.imported import Changed, imported
 
@@ -89,14 +88,3 @@ def test_fused_values_are_not_made_outputs(tmp_path):
     opened = {kinds[name] for name in safe_outputs(model)}
     assert "QuantizeLinear" in opened
     assert opened.isdisjoint({"DequantizeLinear", "Conv", "Relu", "Add"})
-
-
-def test_a_value_is_restored_in_its_part_of_a_buffer():
-    value = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
-    whole = np.full((1, 2, 2, 8), 200, np.uint8)
-    whole[..., 4:7] = value.transpose(0, 2, 3, 1)
-    whole[0, 0, 0, 4] += 1
-    site = Site("k", 0, (1, 2, 2, 3), (0, 2, 3, 1))
-    made = site.with_value(whole, value)
-    np.testing.assert_array_equal(site.value_of(made, value), value)
-    np.testing.assert_array_equal(made[..., [0, 1, 2, 3, 7]], 200)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.verify.draws import Draw, drawn_inputs, rare_inputs
@@ -138,6 +138,7 @@ def without_infinity(output: np.ndarray) -> np.ndarray:
         # Beside boxes in pixels; less than 1e-4 of these.
         ("detector", wrong_scores, "at [0, 7, "),
         ("infinite", without_infinity, "onnxruntime's -inf"),
+        ("segmenter", lambda y: np.roll(y, 1), "output 'y'"),
         ("segmenter", lambda y: y[:, 1:], "has shape [1, 15, 16], onnxruntime's [1, 16, 16]"),
         ("classifier", lambda y: y.astype(np.float64), "is float64, onnxruntime's float32"),
         # Where onnxruntime's are NaN.
@@ -149,17 +150,6 @@ def test_changed_outputs_are_refused(name, change, said):
     found = reference_of(MODELS[name]()).check(lambda feeds: [change(run(feeds)[0].copy())])
     assert found.allowances > 1
     assert said in found.text
-
-
-def test_other_classes_are_refused():
-    found = reference_of(small_models.segmenter()).check(
-        runs(with_weight(small_models.segmenter(), "w", scaled_first))
-    )
-    assert found.allowances == np.inf
-
-
-def scaled_first(values: np.ndarray) -> None:
-    values[0] *= 1.05
 
 
 def test_one_value_may_take_another_step_but_not_many():
@@ -192,11 +182,6 @@ def test_failures_of_onnxruntime_are_reported_as_its_own():
         reference_of(model, negative)
 
 
-def test_with_nan_in_every_draw_the_rest_is_compared():
-    reference = reference_of(small_models.masked_rows())
-    assert len(reference.notes) == len(reference.checked) == 3
-
-
 def test_sums_may_be_rounded_to_the_other_side_of_a_kink():
     """Elements that ReLU sets to zero in every noise run may be positive in another order."""
     model = small_models.clipped()
@@ -209,13 +194,6 @@ def test_sums_may_be_rounded_to_the_other_side_of_a_kink():
 
     found = reference_of(model).check(reordered)
     assert found.allowances <= 1, found.text
-
-
-def test_a_mask_of_whole_numbers_has_no_noise():
-    reference = reference_of(small_models.penalised())
-    for checked in reference.checked:
-        (output,) = checked.outputs
-        assert float(output.noise.max()) < 1e-4
 
 
 def test_a_written_reference_is_read_unchanged(tmp_path):
@@ -234,12 +212,6 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "reference.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(InputError, match="cannot be read .* import the model again"):
         Reference.read(tmp_path)
-
-
-def test_a_wrong_attribute_is_refused():
-    model = small_models.classifier()
-    model.graph.node[1].attribute.append(helper.make_attribute("epsilon", 1e-2))
-    assert reference_of(small_models.classifier()).check(runs(model)).allowances > 1
 
 
 def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path):

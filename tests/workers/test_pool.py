@@ -78,16 +78,6 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
         workers.build(["{}"])
 
 
-def test_idle_threads_sleep_early_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    monkeypatch.delenv("TVM_THREAD_POOL_SPIN_COUNT")
-    Worker(tuned_tiny.fingerprint().target, 1, 0)
-    assert int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 300_000
-    monkeypatch.setenv("TVM_THREAD_POOL_SPIN_COUNT", "7")
-    Worker(tuned_tiny.fingerprint().target, 1, 0)
-    assert os.environ["TVM_THREAD_POOL_SPIN_COUNT"] == "7"
-
-
 def test_a_failing_build_costs_its_candidate_only(pool, good):
     pid = pool.handles[0].pid
     bad, fine = pool.build(["no module at all", good])

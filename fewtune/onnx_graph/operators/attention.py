@@ -1,19 +1,17 @@
-"""Attention as onnxruntime's transformer optimiser and its generator fuse it (com.microsoft)."""
+"""Attention as onnxruntime's transformer optimiser fuses it (com.microsoft)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
 _HEADS_FIRST = 4
 _MASKED = -10000.0
-_OTHER_FORMS = ("local_window_size", "rotary_interleaved", "smooth_softmax", "softcap")
 
 
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -85,30 +83,17 @@ def _attend(
     if offsets is None:
         return graph.refuse(node, "has a mask of a form that is not supported")
 
-    def masked(scores: str) -> str:
-        for offset in [*offsets, *([added] if added else [])]:
-            scores = graph.op("Add", [scores, offset])
-        return scores
-
-    mixed = _mixed(graph, parts, attributes_of(node).get("scale"), masked)
+    query, key, value = parts
+    scores = graph.op("MatMul", [query, graph.transpose(key, [0, 1, 3, 2])])
+    factor = attributes_of(node).get("scale") or 1 / math.sqrt(graph.shape(query)[3])
+    scores = graph.op("Mul", [scores, graph.constant(factor, graph.dtype(query))])
+    for offset in filter(None, [*offsets, added]):
+        scores = graph.op("Add", [scores, offset])
+    mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=3), value])
     mixed = graph.transpose(mixed, [0, 2, 1, 3])
     _, _, heads, size = graph.shape(mixed)
     graph.reshape(mixed, [batch, length, heads * size], node.output[0])
     return True
-
-
-def _mixed(
-    graph: GraphBuilder,
-    parts: tuple[str, ...],
-    scale: float | None,
-    masked: Callable[[str], str],
-) -> str:
-    """Values weighed by the softmax of masked scores, by heads."""
-    query, key, value = parts
-    scores = graph.op("MatMul", [query, graph.transpose(key, [0, 1, 3, 2])])
-    factor = scale or 1 / math.sqrt(graph.shape(query)[3])
-    scores = graph.op("Mul", [scores, graph.constant(factor, graph.dtype(query))])
-    return graph.op("MatMul", [graph.op("Softmax", [masked(scores)], axis=3), value])
 
 
 def _offsets(
@@ -139,144 +124,7 @@ def _offsets(
     return [*offsets, graph.reshape(offset, full[tuple(shape)])]
 
 
-def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    names = optional(node.input, 11)
-    query, key, value, past_key, past_value, lengths, total, cosines, sines, *others = names
-    given, shape = attributes_of(node), graph.shape(query)
-    end = graph.value(total) if total else None
-    if shape is None or end is None or not key:
-        return graph.refuse(
-            node, "has a total length that is no constant, or packed or unknown inputs"
-        )
-    if any(others) or any(given.get(name, 0) not in (0, -1, 0.0) for name in _OTHER_FORMS):
-        return graph.refuse(node, f"has positions, a bias, or one of {', '.join(_OTHER_FORMS)}")
-    heads, shared = int(given["num_heads"]), int(given["kv_num_heads"])
-    batch, steps, width = shape
-    size = width // heads
-    # Number of keys in the cache, before the new ones.
-    first = graph.constant(np.zeros(batch, np.int64))
-    if int(end.reshape(())) != steps:
-        wide = graph.reshape(graph.cast(lengths, TensorProto.INT64), [batch])
-        first = graph.op("Sub", [wide, graph.constant(steps - 1, np.int64)])
-    places = graph.op(
-        "Add",
-        [graph.reshape(first, [batch, 1]), graph.constant(np.arange(steps)[None], np.int64)],
-    )
-    counts = zip((query, key, value), (heads, shared, shared), strict=True)
-    parts = [_by_heads(graph, part, count) for part, count in counts]
-    if given.get("do_rotary"):
-        if graph.shape(cosines)[1] * 2 != size:
-            return graph.refuse(node, "rotates only a part of each head")
-        angles = [
-            graph.unsqueeze(graph.op("Gather", [table, places], axis=0), 1)
-            for table in (cosines, sines)
-        ]
-        parts[:2] = [_rotated(graph, part, angles, size) for part in parts[:2]]
-    outputs = optional(node.output, 3)
-    caches = [
-        _cached(graph, past, part, first, int(end.reshape(())), output)
-        for past, part, output in zip((past_key, past_value), parts[1:], outputs[1:], strict=True)
-    ]
-    length, group = graph.shape(caches[0])[2], heads // shared
-    seen = graph.op(
-        "LessOrEqual",
-        [
-            graph.constant(np.arange(length).reshape(1, 1, 1, 1, length), np.int64),
-            graph.reshape(places, [batch, 1, 1, steps, 1]),
-        ],
-    )
-    lowest = graph.constant(np.finfo(graph.dtype(query)).min, graph.dtype(query))
-
-    def masked(scores: str) -> str:
-        apart = graph.reshape(scores, [batch, shared, group, steps, length])
-        hidden = graph.op("Where", [seen, apart, lowest])
-        return graph.reshape(hidden, [batch, shared, group * steps, length])
-
-    rows = graph.reshape(parts[0], [batch, shared, group * steps, size])
-    mixed = _mixed(graph, (rows, *caches), given.get("scale"), masked)
-    mixed = graph.transpose(graph.reshape(mixed, [batch, heads, steps, size]), [0, 2, 1, 3])
-    graph.reshape(mixed, [batch, steps, width], outputs[0])
-    return True
-
-
-def _cached(graph: GraphBuilder, past: str, new: str, first: str, end: int, output: str) -> str:
-    """The cache of keys or values, with the new ones written behind the earlier ones."""
-    before = graph.shape(past) if past else None
-    name = output or graph.fresh("cache")
-    if before is None or not before[2]:
-        return graph.op("Identity", [new], name)
-    batch, heads, length, size = before
-    if end > length:
-        room = graph.constant(np.zeros((batch, heads, end - length, size), graph.dtype(new)))
-        past = graph.concat([past, room], 2)
-    graph.add(helper.make_node("TensorScatter", [past, new, first], [name], name), {})
-    return name
-
-
-def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Rotate pairs of a head's elements by angles that depend on their position."""
-    data, places, cosines, sines = node.input
-    given, shape = attributes_of(node), graph.shape(data)
-    half = (graph.shape(cosines) or [0, 0])[1]
-    if shape is None or given.get("is_packed_batching") or given.get("scale", 1.0) != 1.0:
-        return graph.refuse(node, "is packed or scaled, which is not supported")
-    if len(shape) == _HEADS_FIRST:
-        heads_last = graph.transpose(data, [0, 2, 1, 3])
-        batch, heads, length, size = shape
-    else:
-        batch, length, width = shape
-        heads = given.get("num_heads") or width // (2 * half)
-        size = width // heads
-        heads_last = graph.reshape(data, [batch, length, heads, size])
-    factors = []
-    for cache in (cosines, sines):
-        if graph.shape(places) == [1]:
-            first = graph.constant(np.arange(length)[None], np.int64)
-            taken = graph.op("Gather", [cache, graph.op("Add", [first, places])], axis=0)
-            factors.append(graph.reshape(taken, [1, length, 1, half]))
-        else:
-            taken = graph.op("Gather", [cache, places], axis=0)
-            factors.append(graph.reshape(taken, [batch, length, 1, half]))
-    result = _rotated(graph, heads_last, factors, 2 * half, bool(given.get("interleaved")))
-    if len(shape) == _HEADS_FIRST:
-        graph.transpose(result, [0, 2, 1, 3], node.output[0])
-    else:
-        graph.reshape(result, shape, node.output[0])
-    return True
-
-
-def _rotated(
-    graph: GraphBuilder, data: str, angles: Sequence[str], rotary: int, interleaved: bool = False
-) -> str:
-    """Rotate pairs of elements along the last axis of a value of rank 4 by angles.
-
-    ``angles`` are cosines and sines, broadcast to (..., rotary / 2). The first ``rotary`` elements
-    are rotated. A pair is two neighbours if interleaved; else ``rotary / 2`` lie between them.
-    """
-    *outer, size = graph.shape(data)
-    half = rotary // 2
-    rotating = graph.slice(data, 3, 0, rotary) if rotary < size else data
-    if interleaved:
-        pairs = graph.reshape(rotating, [*outer, half, 2])
-        parts = [graph.reshape(graph.slice(pairs, 4, i, i + 1), [*outer, half]) for i in range(2)]
-    else:
-        parts = [graph.slice(rotating, 3, i * half, (i + 1) * half) for i in range(2)]
-    (first, second), (cosine, sine) = parts, angles
-    real = graph.op("Sub", [graph.op("Mul", [first, cosine]), graph.op("Mul", [second, sine])])
-    imaginary = graph.op("Add", [graph.op("Mul", [first, sine]), graph.op("Mul", [second, cosine])])
-    if interleaved:
-        joined = graph.concat([graph.unsqueeze(each, 4) for each in (real, imaginary)], 4)
-        result = graph.reshape(joined, [*outer, rotary])
-    else:
-        result = graph.concat([real, imaginary], 3)
-    if rotary < size:
-        result = graph.concat([result, graph.slice(data, 3, rotary, size)], 3)
-    return result
-
-
 HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "Attention"): _attention,
-    (MICROSOFT, "GroupQueryAttention"): _grouped,
     (MICROSOFT, "MultiHeadAttention"): _multi_head,
-    (MICROSOFT, "RotaryEmbedding"): _rotary,
 }

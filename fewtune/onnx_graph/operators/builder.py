@@ -47,12 +47,8 @@ class GraphBuilder(KnownValues):
     ----------
     opset : int
         Version of ONNX's own operator set.
-    opsets : dict of int
-        Version of each operator set, by its domain.
     refusals : list of str
         Reasons why nodes could not be expanded.
-    sequences : dict of list of str
-        Values that are sequences, with their tensors.
     """
 
     def __init__(
@@ -65,7 +61,6 @@ class GraphBuilder(KnownValues):
         self._model = model
         self._handlers, self._most = handlers, most
         self.refusals: list[str] = []
-        self.sequences: dict[str, list[str]] = {}
         self._nodes: list[NodeProto] = []
 
     @property
@@ -132,9 +127,6 @@ class GraphBuilder(KnownValues):
             Names that its nested graphs see.
         """
         domain = "" if node.domain in STANDARD else node.domain
-        if node.op_type == "Identity" and node.input[0] in self.sequences:
-            self.sequences[node.output[0]] = self.sequences[node.input[0]]
-            return
         handler = self._handlers.get((domain, node.op_type))
         if handler is not None and handler(self, node, scope):
             return
@@ -225,10 +217,6 @@ class GraphBuilder(KnownValues):
         if len(parts) == 1:
             return self.op("Identity", parts, output) if output is not None else parts[0]
         return self.op("Concat", parts, output, axis=axis)
-
-    def stack(self, parts: Sequence[str], axis: int, output: str | None = None) -> str:
-        """Join values along a new axis."""
-        return self.concat([self.unsqueeze(part, axis) for part in parts], axis, output)
 
     # The result
 

@@ -91,31 +91,25 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         for parts, part in zip(scans, results[1 + len(carried) :], strict=True):
             parts.append(part)
         step += 1
-    return _finish(graph, node, carried, scans, [0] * len(scans))
+    return _finish(graph, node, carried, scans)
 
 
 def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Unroll a scan, whose length is that of an axis."""
+    """Unroll a scan over the first axis, forwards."""
     given = attributes_of(node)
-    shapes = [graph.shape(name) for name in node.input]
-    if None in shapes:
-        return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
+    if any(any(values) for name, values in given.items() if name.startswith("scan_")):
+        return graph.refuse(node, "runs backwards, or along another axis than the first")
     body: GraphProto = given["body"]
     count = len(node.input) - given["num_scan_inputs"]
     states, sequences = list(node.input[:count]), node.input[count:]
-    axes = given.get("scan_input_axes") or [0] * len(sequences)
-    axes = [axis % len(shape) for axis, shape in zip(axes, shapes[count:], strict=True)]
-    backwards = given.get("scan_input_directions") or [0] * len(sequences)
+    if any(graph.shape(name) is None for name in sequences):
+        return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
     scans: list[list[str]] = [[] for _ in body.output[count:]]
-    names = [value.name for value in body.input]
-    length, begin = shapes[count][axes[0]], graph.node_count
-    for step in range(length):
+    names, begin = [value.name for value in body.input], graph.node_count
+    for step in range(graph.shape(sequences[0])[0]):
         if not _has_room(graph, node, step, begin):
             return False
-        taken = [
-            _step_of(graph, name, axis, length - 1 - step if back else step)
-            for name, axis, back in zip(sequences, axes, backwards, strict=True)
-        ]
+        taken = [_step_of(graph, name, 0, step) for name in sequences]
         inputs = dict(zip(names, [*states, *taken], strict=True))
         results = _inlined(graph, body, inputs, scope)
         if graph.refusals:
@@ -123,10 +117,7 @@ def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         states = results[:count]
         for parts, part in zip(scans, results[count:], strict=True):
             parts.append(part)
-    for parts, back in zip(scans, given.get("scan_output_directions") or [], strict=False):
-        if back:
-            parts.reverse()
-    return _finish(graph, node, states, scans, given.get("scan_output_axes") or [0] * len(scans))
+    return _finish(graph, node, states, scans)
 
 
 def _has_room(graph: GraphBuilder, node: NodeProto, step: int, begin: int) -> bool:
@@ -192,20 +183,15 @@ def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool
 
 
 def _finish(
-    graph: GraphBuilder,
-    node: NodeProto,
-    states: Sequence[str],
-    scans: list[list[str]],
-    axes: Sequence[int],
+    graph: GraphBuilder, node: NodeProto, states: Sequence[str], scans: list[list[str]]
 ) -> bool:
     """Name the last states, and stack each output's parts."""
     _name_outputs(graph, states, node.output[: len(states)])
-    for parts, axis, output in zip(scans, axes, node.output[len(states) :], strict=True):
+    for parts, output in zip(scans, node.output[len(states) :], strict=True):
         if not parts:
             return graph.refuse(node, f"has no step, so that output {output!r} is empty")
         if output:
-            rank = len(graph.shape(parts[0]) or []) + 1
-            graph.stack(parts, axis % rank, output)
+            graph.concat([graph.unsqueeze(part, 0) for part in parts], 0, output)
     return True
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from onnx import NodeProto, TensorProto
 
@@ -11,27 +9,6 @@ from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
-# Exponents of integer powers that onnxruntime computes by multiplying.
-_MULTIPLIED = (2.0, 3.0)
-_ODD = frozenset({"Asinh", "Atanh", "Sinh"})
-# Below, a float32 differs from these functions of it by less than its rounding.
-_NEAR_ZERO = 1e-4
-
-
-def _in_doubles(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Hyperbolic functions in doubles: TVM's forms lose digits near zero, and overflow early."""
-    data, dtype = node.input[0], np.dtype(np.float32)
-    if graph.element_type(data) != TensorProto.FLOAT:
-        return False
-    is_odd = node.op_type in _ODD
-    size = graph.op("Abs", [data]) if is_odd else data
-    wide = graph.op(node.op_type, [graph.cast(size, TensorProto.DOUBLE)])
-    result = graph.cast(wide, TensorProto.FLOAT, None if is_odd else node.output[0])
-    if is_odd:
-        is_small = graph.op("Less", [size, graph.constant(_NEAR_ZERO, dtype)])
-        signed = graph.op("Mul", [result, graph.op("Sign", [data])])
-        graph.op("Where", [is_small, data, signed], node.output[0])
-    return True
 
 
 def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -41,23 +18,14 @@ def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A power whose exponent has another type than its base."""
     base, exponent = node.input
     kinds = [graph.element_type(each) for each in node.input]
-    if kinds[0] in _FLOATS and kinds[0] == kinds[1]:
+    if kinds[0] not in _FLOATS:
+        return graph.refuse(node, "raises integers to a power")
+    if kinds[0] == kinds[1]:
         return False
-    if kinds[0] in _FLOATS:
-        graph.op("Pow", [base, graph.cast(exponent, kinds[0])], node.output[0])
-        return True
-    power, shape = graph.value(exponent), graph.shape(base)
-    is_one = power is not None and power.size == 1 and power.ndim <= len(shape or [])
-    if power is not None and is_one and float(power.reshape(())) in _MULTIPLIED:
-        # In doubles, large integers would lose their last digits.
-        factors = [base] * int(power.reshape(()))
-        product = functools.reduce(lambda one, other: graph.op("Mul", [one, other]), factors)
-        graph.op("Identity", [product], node.output[0])
-        return True
-    wide = [graph.cast(each, TensorProto.DOUBLE) for each in node.input]
-    graph.cast(graph.op("Round", [graph.op("Pow", wide)]), kinds[0], node.output[0])
+    graph.op("Pow", [base, graph.cast(exponent, kinds[0])], node.output[0])
     return True
 
 
@@ -173,7 +141,6 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "OneHot"): _one_hot,
     ("", "PRelu"): _sloped,
     ("", "Pow"): _power,
-    **{("", name): _in_doubles for name in ("Acosh", "Asinh", "Atanh", "Cosh", "Sinh")},
     **{("", f"Reduce{kind}"): _reduction for kind in ("Max", "Min")},
     **{("", f"Reduce{kind}"): _of_floats for kind in ("L2", "LogSum", "LogSumExp", "Mean")},
 }

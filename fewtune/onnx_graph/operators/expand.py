@@ -13,14 +13,12 @@ from fewtune.onnx_graph.graph import STANDARD, all_nodes
 from fewtune.onnx_graph.operators import (
     attention,
     control_flow,
-    convolutions,
     elementwise,
     fused,
-    images,
     normalizations,
     recurrent,
-    sequences,
     tensors,
+    windows,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
 from fewtune.onnx_graph.quantized import normalize
@@ -30,13 +28,11 @@ EARLY: dict[tuple[str, str], Handler] = {
     **normalize.HANDLERS,
     **attention.HANDLERS,
     **control_flow.HANDLERS,
-    **convolutions.HANDLERS,
     **elementwise.HANDLERS,
     **fused.HANDLERS,
-    **images.HANDLERS,
     **normalizations.HANDLERS,
-    **sequences.HANDLERS,
     **tensors.HANDLERS,
+    **windows.HANDLERS,
 }
 # Used after a model is simplified: all recurrent layers are unrolled.
 UNROLLED = recurrent.UNROLLED

@@ -29,7 +29,6 @@ class KnownValues:
 
     def __init__(self, model: ModelProto) -> None:
         self.opset = opset_of(model)
-        self.opsets = {each.domain: each.version for each in model.opset_import}
         self._types: dict[str, TypeProto] = {}
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._given = set(self._tensors)

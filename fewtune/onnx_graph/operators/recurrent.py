@@ -12,8 +12,9 @@ write: default activations, sequences of one length, constant weights.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -46,114 +47,30 @@ _IN_KERNEL = frozenset(
     {"direction", "hidden_size", "linear_before_reset", "activations", *_REFUSED}
 )
 
-Product = Callable[[str, str, int], str]
-"""Multiplies rows, (rows, inputs), by the weights of all directions, of which it takes one."""
+Product = Callable[[str, str, int, slice], str]
+"""Multiplies rows, (rows, inputs), by the weights of one direction, of which it takes columns."""
 
-
-@dataclass
-class _State:
-    """State of a direction between steps; None stands for zeros."""
-
-    hidden: str | None
-    cell: str | None = None
-
-
-@dataclass
-class _Direction:
-    """One direction of a layer, whose states are (batch, hidden).
-
-    ``recurrent`` are the transposed weights, (hidden, gates x hidden). ``state_bias`` is a GRU's
-    bias of the hidden gate's recurrent product, and ``resets_after`` ONNX's
-    ``linear_before_reset``.
-    """
-
-    graph: GraphBuilder
-    kind: str
-    hidden: int
-    functions: list[Activation]
-    recurrent: str
-    state_bias: str | None
-    resets_after: bool
-    recurrent_product: Callable[[str], str] | None
-
-    def step(self, given: str, state: _State) -> _State:
-        """The next state, from the product of a step's input, (batch, gates x hidden)."""
-        return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](given, state)
-
-    def _rnn(self, given: str, state: _State) -> _State:
-        return _State(self._activated(0, self._sum(given, state.hidden)))
-
-    def _sum(self, given: str, hidden: str | None) -> str:
-        if hidden is None:
-            return given
-        if self.recurrent_product is not None:
-            product = self.recurrent_product(hidden)
-        else:
-            product = self.graph.op("MatMul", [hidden, self.recurrent])
-        return self.graph.op("Add", [product, given])
-
-    def _gru(self, given: str, state: _State) -> _State:
-        op, hidden = self.graph.op, state.hidden
-        update, reset, new = (self._gate(given, index) for index in range(3))
-        if self.resets_after:
-            product = self.state_bias
-            if hidden is not None:
-                products = op("MatMul", [hidden, self.recurrent])
-                update = op("Add", [update, self._gate(products, 0)])
-                reset = op("Add", [reset, self._gate(products, 1)])
-                product = self._gate(products, 2)
-                if self.state_bias is not None:
-                    product = op("Add", [product, self.state_bias])
-            if product is not None:
-                new = op("Add", [new, op("Mul", [self._activated(0, reset), product])])
-        elif hidden is not None:
-            graph, size = self.graph, self.hidden
-            products = op("MatMul", [hidden, graph.fold_slice(self.recurrent, 1, 0, 2 * size)])
-            update = op("Add", [update, self._gate(products, 0)])
-            reset = op("Add", [reset, self._gate(products, 1)])
-            kept = op("Mul", [self._activated(0, reset), hidden])
-            weights = graph.fold_slice(self.recurrent, 1, 2 * size, 3 * size)
-            new = op("Add", [op("MatMul", [kept, weights]), new])
-        update, new = self._activated(0, update), self._activated(1, new)
-        one = self.graph.constant(1, self.graph.dtype(given))
-        result = op("Mul", [op("Sub", [one, update]), new])
-        if hidden is not None:
-            result = op("Add", [result, op("Mul", [update, hidden])])
-        return _State(result)
-
-    def _lstm(self, given: str, state: _State) -> _State:
-        op = self.graph.op
-        gates = self._sum(given, state.hidden)
-        entry, output, forget, new = (self._gate(gates, index) for index in range(4))
-        result = op("Mul", [self._activated(0, entry), self._activated(1, new)])
-        if state.cell is not None:
-            result = op("Add", [op("Mul", [self._activated(0, forget), state.cell]), result])
-        return _State(op("Mul", [self._activated(0, output), self._activated(2, result)]), result)
-
-    def _gate(self, gates: str, index: int) -> str:
-        return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
-
-    def _activated(self, function: int, value: str) -> str:
-        return self.functions[function](self.graph, value)
+_ALL = slice(None)
 
 
 @dataclass
 class _Layer:
     """An LSTM, GRU or RNN; its inputs by their names in ONNX's definition.
 
-    ``product`` replaces the matrix products with weights, which then are (directions, inputs, gates
-    x hidden).
+    The states of a direction are tensors of (batch, hidden): the hidden state, and an LSTM's cell.
     """
 
     graph: GraphBuilder
     node: NodeProto
     kind: str
-    product: Product | None = None
+    product: Product
 
     def __post_init__(self) -> None:
         self.given = attributes_of(self.node)
         names = optional(self.node.input, _INPUTS)
-        self.x, self.w, self.r, self.b, self.lengths, self.first_h, self.first_c, self.p = names
+        self.x, self.w, self.r, self.b, self.lengths, *self.first, self.p = names
+        # ONNX's ``linear_before_reset``: a GRU resets what was multiplied.
+        self.resets_after = bool(self.given.get("linear_before_reset"))
 
     def expand(self, most_steps: int) -> bool:
         """Write all steps; False if the layer is refused."""
@@ -172,18 +89,17 @@ class _Layer:
                 f"has {self.steps} steps; at most {most_steps} are unrolled: bind a shorter "
                 "sequence",
             )
-        directions, self.hidden = weights[0], weights[1 if self.product else 2]
+        directions, self.hidden = weights[0], min(weights[1:])
         functions = self._functions(directions)
         if functions is None:
             return graph.refuse(node, "has an activation that is not supported")
+        self.zeros = graph.constant(np.zeros((self.batch, self.hidden), graph.dtype(self.x)))
+        known = graph.value(self.lengths) if self.lengths else np.array(self.steps)
+        self.is_whole = known is not None and bool((known >= self.steps).all())
         rows = graph.reshape(self.x, [self.steps * self.batch, width])
-        sequences, finals = [], []
-        for index in range(directions):
-            sequence, state = self._run(index, rows, functions[index])
-            sequences.append(sequence)
-            finals.append(self._zero_if_empty(state))
-        self._write_sequence(sequences)
-        ends = [[state.hidden for state in finals], [state.cell for state in finals]]
+        runs = [self._run(index, rows, functions[index]) for index in range(directions)]
+        self._write_sequence([outputs for outputs, _ in runs])
+        ends = zip(*(states for _, states in runs), strict=True)
         for name, values in zip(node.output[1:], ends, strict=False):
             self._write_last_states(name, values)
         return True
@@ -200,28 +116,18 @@ class _Layer:
             return None
         return [found[count * index : count * (index + 1)] for index in range(directions)]
 
-    def _run(self, index: int, rows: str, functions: list[Activation]) -> tuple[list[str], _State]:
-        """Outputs of a direction's steps, in the order of the sequence, and its last state."""
-        graph, product = self.graph, self.product
-        resets_after = self.kind == "GRU" and bool(self.given.get("linear_before_reset"))
-        direction = _Direction(
-            graph,
-            self.kind,
-            self.hidden,
-            functions,
-            "" if product else part_of(graph, self.r, index, transposed=True),
-            self._state_bias(index) if resets_after and self.b else None,
-            resets_after,
-            product and (lambda state: product(state, self.r, index)),
-        )
-        if product:
-            products = product(rows, self.w, index)
-        else:
-            weights = part_of(graph, self.w, index, transposed=True)
-            products = graph.op("MatMul", [rows, weights])
+    def _run(
+        self, index: int, rows: str, functions: list[Activation]
+    ) -> tuple[list[str], list[str]]:
+        """Outputs of a direction's steps, in the order of the sequence, and its last states."""
+        graph = self.graph
+        step_of = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind]
+        functions = [functools.partial(each, graph) for each in functions]
+        products = self.product(rows, self.w, index, _ALL)
         if self.b:
-            products = graph.op("Add", [products, self._input_bias(index, resets_after)])
-        state = _State(self._first(self.first_h, index), self._first(self.first_c, index))
+            products = graph.op("Add", [products, self._input_bias(index)])
+        count = 2 if self.kind == "LSTM" else 1
+        states = [self._first(name, index) for name in self.first[:count]]
         is_reversed = index == 1 or self.given.get("direction") == b"reverse"
         outputs = {}
         for step in reversed(range(self.steps)) if is_reversed else range(self.steps):
@@ -229,17 +135,51 @@ class _Layer:
             if self.steps > 1:
                 taken = np.arange(step * self.batch, (step + 1) * self.batch)
                 at = graph.op("Gather", [products, graph.constant(taken, np.int64)], axis=0)
-            new = direction.step(at, state)
-            outputs[step], state = self._masked(step, new, state)
-        return [outputs[step] for step in range(self.steps)], state
+            new = step_of(at, states, index, functions)
+            outputs[step], states = self._masked(step, new, states)
+        return [outputs[step] for step in range(self.steps)], states
 
-    def _input_bias(self, index: int, resets_after: bool) -> str:
+    def _rnn(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
+        product = self.product(states[0], self.r, index, _ALL)
+        return [functions[0](self.graph.op("Add", [product, given]))]
+
+    def _gru(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
+        op, hidden, both = self.graph.op, states[0], slice(0, 2 * self.hidden)
+        update, reset, new = (self._gate(given, gate) for gate in range(3))
+        products = self.product(hidden, self.r, index, _ALL if self.resets_after else both)
+        update = functions[0](op("Add", [update, self._gate(products, 0)]))
+        reset = functions[0](op("Add", [reset, self._gate(products, 1)]))
+        if self.resets_after:
+            kept = self._gate(products, 2)
+            if self.b:
+                kept = op("Add", [kept, self._state_bias(index)])
+            kept = op("Mul", [reset, kept])
+        else:
+            rest = slice(2 * self.hidden, None)
+            kept = self.product(op("Mul", [reset, hidden]), self.r, index, rest)
+        new = functions[1](op("Add", [new, kept]))
+        one = self.graph.constant(1, self.graph.dtype(given))
+        fresh = op("Mul", [op("Sub", [one, update]), new])
+        return [op("Add", [fresh, op("Mul", [update, hidden])])]
+
+    def _lstm(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
+        op, (hidden, cell) = self.graph.op, states
+        gates = op("Add", [self.product(hidden, self.r, index, _ALL), given])
+        entry, output, forget, new = (self._gate(gates, gate) for gate in range(4))
+        kept = op("Mul", [functions[0](forget), cell])
+        cell = op("Add", [kept, op("Mul", [functions[0](entry), functions[1](new)])])
+        return [op("Mul", [functions[0](output), functions[2](cell)]), cell]
+
+    def _gate(self, gates: str, index: int) -> str:
+        return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
+
+    def _input_bias(self, index: int) -> str:
         """Bias of the inputs' products: both of ONNX's biases, unless a GRU adds one elsewhere."""
         graph, size = self.graph, _GATES[self.kind] * self.hidden
         part = part_of(graph, self.b, index)
         first = graph.fold_slice(part, 0, 0, size)
         second = graph.fold_slice(part, 0, size, 2 * size)
-        if resets_after:
+        if self.resets_after:
             zeros = graph.constant(np.zeros(self.hidden, graph.dtype(self.b)))
             kept = graph.fold_slice(second, 0, 0, 2 * self.hidden)
             second = graph.fold("Concat", [kept, zeros], axis=0)
@@ -247,49 +187,28 @@ class _Layer:
 
     def _state_bias(self, index: int) -> str:
         part = part_of(self.graph, self.b, index)
-        part = self.graph.fold_slice(part, 0, 5 * self.hidden, 6 * self.hidden)
-        return self.graph.fold("Reshape", [part, self.graph.constant([1, self.hidden], np.int64)])
+        return self.graph.fold_slice(part, 0, 5 * self.hidden, 6 * self.hidden)
 
-    def _first(self, name: str, index: int) -> str | None:
-        """A direction's initial state, (batch, hidden); None for zeros."""
-        value = self.graph.value(name) if name else None
-        if not name or (value is not None and not value.any()):
-            return None
-        return part_of(self.graph, name, index)
-
-    def _masked(self, step: int, new: _State, old: _State) -> tuple[str, _State]:
-        """Output and state of a step at which some sequences may have ended."""
-        graph = self.graph
-        known = graph.value(self.lengths) if self.lengths else np.array(self.steps)
-        if known is not None and (known >= self.steps).all():
-            return new.hidden, new
-        if known is None:
-            at = graph.constant(np.array(step, graph.dtype(self.lengths)))
-            mask = graph.reshape(graph.op("Less", [at, self.lengths]), [self.batch, 1])
-        else:
-            mask = graph.constant((step < known).reshape(self.batch, 1))
-        zeros = graph.constant(np.zeros((self.batch, self.hidden), graph.dtype(new.hidden)))
-        kept = [
-            None if after is None else graph.op("Where", [mask, after, before or zeros])
-            for after, before in ((new.hidden, old.hidden), (new.cell, old.cell))
-        ]
-        return graph.op("Where", [mask, new.hidden, zeros]), _State(*kept)
-
-    def _zero_if_empty(self, state: _State) -> _State:
-        """The last state of each sequence; zeros for an empty one, as in onnxruntime."""
-        graph = self.graph
-        if not self.lengths:
+    def _first(self, name: str, index: int) -> str:
+        """A direction's initial state; zeros for an empty sequence, as in onnxruntime."""
+        if not name:
+            return self.zeros
+        graph, state = self.graph, part_of(self.graph, name, index)
+        if self.is_whole:
             return state
         is_none = graph.op("Equal", [self.lengths, graph.constant(0, np.int32)])
         is_none = graph.reshape(is_none, [self.batch, 1])
+        return graph.op("Where", [is_none, self.zeros, state])
 
-        def ended(value: str | None) -> str | None:
-            if value is None:
-                return None
-            zero = graph.constant(0, graph.dtype(value))
-            return graph.op("Where", [is_none, zero, value])
-
-        return _State(ended(state.hidden), ended(state.cell))
+    def _masked(self, step: int, new: list[str], old: list[str]) -> tuple[str, list[str]]:
+        """Output and states of a step at which some sequences may have ended."""
+        graph = self.graph
+        if self.is_whole:
+            return new[0], new
+        at = graph.constant(step, np.int32)
+        mask = graph.reshape(graph.op("Less", [at, self.lengths]), [self.batch, 1])
+        states = [graph.op("Where", [mask, *both]) for both in zip(new, old, strict=True)]
+        return graph.op("Where", [mask, new[0], self.zeros]), states
 
     def _write_sequence(self, sequences: list[list[str]]) -> None:
         """Write the outputs of all steps: (steps, directions, batch, hidden)."""
@@ -304,7 +223,7 @@ class _Layer:
         if not last:
             self.graph.op("Concat", both, name, axis=1)
 
-    def _write_last_states(self, name: str, values: list[str]) -> None:
+    def _write_last_states(self, name: str, values: Sequence[str]) -> None:
         """Write the states after the last step: (directions, batch, hidden)."""
         if not name:
             return
@@ -324,7 +243,19 @@ def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False
 
 
 def _unroll(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    return _Layer(graph, node, node.op_type).expand(_MOST_STEPS)
+    @functools.cache
+    def operand(weights: str, index: int, first: int, end: int | None) -> str:
+        whole = part_of(graph, weights, index, transposed=True)
+        if not first and end is None:
+            return whole
+        return graph.fold_slice(whole, 1, first, end or graph.shape(whole)[1])
+
+    def product(rows: str, weights: str, index: int, columns: slice) -> str:
+        part = operand(weights, index, columns.start or 0, columns.stop)
+        # That of a first state of zeros is known.
+        return graph.fold("MatMul", [rows, part])
+
+    return _Layer(graph, node, node.op_type, product).expand(_MOST_STEPS)
 
 
 def _unroll_quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -352,7 +283,7 @@ def _unroll_quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
         dynamic_quantize(graph, rows, names)
         return centered(graph, names[0], names[2], -2), floats(graph, names[1])
 
-    def product(rows: str, weights: str, index: int) -> str:
+    def product(rows: str, weights: str, index: int, _: slice) -> str:
         (left, left_scale), (right, scale) = quantized(rows), operands(weights, index)
         sums = graph.cast(exact_product(graph, left, right), TensorProto.FLOAT)
         return graph.op("Mul", [sums, graph.fold("Mul", [scale, left_scale])])

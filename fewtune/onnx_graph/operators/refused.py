@@ -11,10 +11,14 @@ _SERVED = "run this model with onnxruntime, or end it before that node"
 _CLASSICAL = "ai.onnx.ml"
 # onnx converts an older Scan, which has a batch axis, into one without.
 _SCAN_WITHOUT_BATCH = 9
-_UNTUNED = frozenset(
-    {"Det", "ImageDecoder", "RegexFullMatch", "SequenceMap", "StringConcat", "StringNormalizer"}
-    | {"StringSplit", "TfIdfVectorizer"}
-)
+_UNTUNED = {
+    ("", name)
+    for name in (
+        *("Acosh", "Asinh", "Atanh", "Cosh", "Det", "ImageDecoder", "RegexFullMatch"),
+        *("SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"),
+        *("TensorScatter", "TfIdfVectorizer"),
+    )
+} | {("com.microsoft", name) for name in ("GroupQueryAttention", "RotaryEmbedding")}
 
 
 def refusal(node: NodeProto, reason: str) -> str:
@@ -35,5 +39,6 @@ def refuse_untuned(model: ModelProto) -> None:
         if node.domain == _CLASSICAL:
             raise InputError(refusal(node, "is of classical machine learning, not of a network"))
         is_batched = node.op_type == "Scan" and opset_of(model) < _SCAN_WITHOUT_BATCH
-        if node.domain in STANDARD and (is_batched or node.op_type in _UNTUNED):
+        domain = "" if node.domain in STANDARD else node.domain
+        if (domain, node.op_type) in _UNTUNED or (not domain and is_batched):
             raise InputError(refusal(node, "is an operator that nothing here tunes"))

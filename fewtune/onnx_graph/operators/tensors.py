@@ -6,7 +6,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
-from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 _OPEN = "has an input whose shape is not known before the model runs"
 _DFT_OF_LAST_AXES = 20
@@ -90,32 +90,6 @@ def _fourier_matrix(
     return rows.reshape(used * given_parts, places * 2)
 
 
-def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write an update into a cache: select the new or the old element at each index."""
-    cache, update, indices = [*node.input, ""][:3]
-    shape, added, attributes = graph.shape(cache), graph.shape(update), attributes_of(node)
-    if shape is None or added is None:
-        return graph.refuse(node, _OPEN)
-    axis = int(attributes.get("axis", -2)) % len(shape)
-    extent, length = shape[axis], added[axis]
-    wide = [1] * len(shape)
-    wide[axis] = extent
-    place = graph.constant(np.arange(extent).reshape(wide), np.int64)
-    if indices:
-        first = graph.cast(indices, TensorProto.INT64)
-        first = graph.reshape(first, [shape[0], *([1] * (len(shape) - 1))])
-        place = graph.op("Sub", [place, first])
-        if attributes.get("mode") == b"circular":
-            place = graph.op("Mod", [place, graph.constant(extent, np.int64)])
-    bounds = [graph.constant(each, np.int64) for each in (0, length - 1)]
-    within = graph.op("Max", [graph.op("Min", [place, bounds[1]]), bounds[0]])
-    is_new = graph.op("Equal", [place, within])
-    within = graph.op("Expand", [within, graph.constant(shape, np.int64)])
-    new = graph.op("GatherElements", [update, within], axis=axis)
-    graph.op("Where", [is_new, new, cache], node.output[0])
-    return True
-
-
 def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Reverse each sequence up to its own length; elements behind it stay."""
     data, lengths = node.input
@@ -134,19 +108,6 @@ def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     taken = graph.op("Where", [graph.op("Less", [place, length]), from_end, place])
     taken = graph.op("Expand", [taken, graph.constant(shape, np.int64)])
     graph.op("GatherElements", [data, taken], node.output[0], axis=axis)
-    return True
-
-
-def _compress(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    data, condition = node.input
-    shape, wanted = graph.shape(data), graph.value(condition)
-    if shape is None or wanted is None:
-        return graph.refuse(node, "has a condition that depends on the input's values")
-    axis = attributes_of(node).get("axis")
-    if axis is None:
-        data, axis = graph.reshape(data, [int(np.prod(shape))]), 0
-    places = graph.constant(np.flatnonzero(wanted), np.int64)
-    graph.op("Gather", [data, places], node.output[0], axis=int(axis))
     return True
 
 
@@ -169,6 +130,21 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
+def _split_to_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write the sizes of all parts: TVM divides evenly by one size."""
+    data, named = optional(node.input, 2)
+    shape, size = graph.shape(data), graph.value(named) if named else None
+    if shape is None or size is None or size.ndim:
+        return False
+    extent = shape[attributes_of(node).get("axis", 0)]
+    if extent % size == 0:
+        return False
+    sizes = [min(int(size), extent - begin) for begin in range(0, extent, int(size))]
+    inputs = [data, graph.constant(sizes, np.int64)]
+    graph.op("SplitToSequence", inputs, node.output[0], **attributes_of(node))
+    return True
+
+
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A concatenation without its empty parts, which TVM cannot store if they are constants."""
     kept = [name for name in node.input if 0 not in (graph.shape(name) or [1])]
@@ -178,23 +154,11 @@ def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Operator of onnxruntime from before Unsqueeze had its axes as an input."""
-    data, axis = node.input
-    place, shape = graph.value(axis), graph.shape(data)
-    if place is None or place.size != 1 or shape is None:
-        return graph.refuse(node, "has an axis that is no constant: bind it by --constant")
-    graph.unsqueeze(data, int(place.reshape(())) % (len(shape) + 1), node.output[0])
-    return True
-
-
 HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "Compress"): _compress,
     ("", "Concat"): _concat,
     ("", "DFT"): _fourier,
     ("", "ReverseSequence"): _reverse_sequence,
     ("", "Split"): _split,
+    ("", "SplitToSequence"): _split_to_sequence,
     ("", "STFT"): _short_time_fourier,
-    ("", "TensorScatter"): _tensor_scatter,
-    (MICROSOFT, "ExpandDims"): _expand_dims,
 }

@@ -8,6 +8,7 @@ bits are dequantized now.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -46,45 +47,22 @@ def _bias(graph: GraphBuilder, bias: str, *scales: str) -> list[str]:
     return [_dequantized(graph, [bias, scale], axis=0)] if bias else []
 
 
-def _convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """QLinearConv; onnxruntime's may have its channels last, but its filters in ONNX's layout."""
-    names, given = optional(node.input, 9), attributes_of(node)
-    rank = len(graph.shape(names[0]) or ())
-    last = given.pop("channels_last", 0)
-    if last and not rank:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    data = _dequantized(graph, names[:3])
-    inputs = [_channels_first(graph, data, rank) if last else data]
-    inputs += [_dequantized(graph, names[3:6], axis=0)]
-    inputs += _bias(graph, names[8], names[1], names[4])
-    result = graph.op("Conv", inputs, **given)
-    result = _channels_last(graph, result, rank) if last else result
-    return _quantized(graph, node, result, *names[6:8], names[0])
-
-
-def _channels_first(graph: GraphBuilder, data: str, rank: int) -> str:
-    return graph.transpose(data, [0, rank - 1, *range(1, rank - 1)])
-
-
-def _channels_last(graph: GraphBuilder, data: str, rank: int, output: str | None = None) -> str:
-    return graph.transpose(data, [0, *range(2, rank), 1], output)
-
-
-def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """NhwcMaxPool, which onnxruntime's optimizer writes."""
-    rank = len(graph.shape(node.input[0]) or ())
-    if not rank:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    data = _channels_first(graph, node.input[0], rank)
-    pooled = graph.op("MaxPool", [data], **attributes_of(node))
-    _channels_last(graph, pooled, rank, node.output[0])
-    return True
-
-
-def _matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    names = optional(node.input, 8)
-    operands = [_dequantized(graph, names[:3], axis=-2), _dequantized(graph, names[3:6], axis=-1)]
-    return _quantized(graph, node, graph.op("MatMul", operands), *names[6:8], names[0])
+def _quantized_operator(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """An operator of `_FORMS`, applied to floats between dequantization and quantization."""
+    operator, given = node.op_type.removeprefix("QLinear"), attributes_of(node)
+    form, names = _FORMS[operator], optional(node.input, 9)
+    if given.pop("channels_last", 0):
+        return graph.refuse(node, "has its channels last, as onnxruntime's optimizer writes it")
+    given.pop("opset", None)
+    operands = [_dequantized(graph, names[at : at + 3], axis) for at, axis in form.operands.items()]
+    inputs = [*names[: min(form.operands)], *operands]
+    if operator == "Conv":
+        inputs += _bias(graph, names[8], names[1], names[4])
+    elif operator == "Softmax":
+        given.setdefault("axis", -1)
+    result = graph.op(operator, inputs, **given)
+    scale, zero = names[form.result : form.result + 2]
+    return _quantized(graph, node, result, scale, zero, names[min(form.operands)])
 
 
 def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -99,44 +77,11 @@ def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return _quantized(graph, node, graph.op("Gemm", inputs, **given), *names[7:9], names[0])
 
 
-def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    names = optional(node.input, 8)
-    operands = [_dequantized(graph, names[:3]), _dequantized(graph, names[3:6])]
-    result = graph.op(_plain_name(node), operands)
-    return _quantized(graph, node, result, *names[6:8], names[0])
-
-
-def _unary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Activations and poolings of means, whose channels may be last."""
-    names, shape, given = optional(node.input, 5), graph.shape(node.input[0]), attributes_of(node)
-    if shape is None:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    rank, last, operator = len(shape), given.pop("channels_last", 0), _plain_name(node)
-    if operator == "Softmax":
-        given = {"axis": given.get("axis", -1) % rank}
-    data = _dequantized(graph, names[:3])
-    data = _channels_first(graph, data, rank) if last else data
-    result = graph.op(operator, [data], **given)
-    result = _channels_last(graph, result, rank) if last else result
-    return _quantized(graph, node, result, *names[3:5], names[0])
-
-
-def _plain_name(node: NodeProto) -> str:
-    return node.op_type.removeprefix("QLinear")
-
-
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     scale, zero, *others = node.input
     parts = [_dequantized(graph, others[begin : begin + 3]) for begin in range(0, len(others), 3)]
     joined = graph.op("Concat", parts, axis=attributes_of(node)["axis"])
     return _quantized(graph, node, joined, scale, zero, others[0])
-
-
-def _where(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    names = optional(node.input, 9)
-    sides = [_dequantized(graph, names[1:4]), _dequantized(graph, names[4:7])]
-    result = graph.op("Where", [names[0], *sides])
-    return _quantized(graph, node, result, *names[7:9], names[1])
 
 
 def _matmul_to_float(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -242,24 +187,34 @@ def _standard(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
+class _Form(NamedTuple):
+    """Where a ``QLinear`` operator has its inputs.
+
+    ``operands`` gives the axis of the scales by the place of an operand's data; scale and zero
+    point follow. At ``result`` are those of the output. What precedes the operands is not
+    quantized.
+    """
+
+    operands: dict[int, int | None]
+    result: int
+
+
+_ONE, _TWO = _Form({0: None}, 3), _Form({0: None, 3: None}, 6)
+_FORMS = {
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax"), _ONE),
+    **dict.fromkeys(("Add", "Mul"), _TWO),
+    "Conv": _Form({0: None, 3: 0}, 6),
+    "MatMul": _Form({0: -2, 3: -1}, 6),
+    "Where": _Form({1: None, 4: None}, 7),
+}
 HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "QLinearConv"): _convolution,
-    ("", "QLinearMatMul"): _matmul,
+    **{(MICROSOFT, f"QLinear{name}"): _quantized_operator for name in _FORMS},
+    **{("", f"QLinear{name}"): _quantized_operator for name in ("Conv", "MatMul")},
     ("", DEQUANTIZE): _blocks,
     (MICROSOFT, QUANTIZE): _standard,
     (MICROSOFT, DEQUANTIZE): _standard,
-    (MICROSOFT, "QLinearConv"): _convolution,
-    (MICROSOFT, "NhwcMaxPool"): _max_pool,
     (MICROSOFT, "QGemm"): _gemm,
-    (MICROSOFT, "QLinearAdd"): _binary,
-    (MICROSOFT, "QLinearMul"): _binary,
-    (MICROSOFT, "QLinearSigmoid"): _unary,
-    (MICROSOFT, "QLinearLeakyRelu"): _unary,
-    (MICROSOFT, "QLinearSoftmax"): _unary,
-    (MICROSOFT, "QLinearGlobalAveragePool"): _unary,
-    (MICROSOFT, "QLinearAveragePool"): _unary,
     (MICROSOFT, "QLinearConcat"): _concat,
-    (MICROSOFT, "QLinearWhere"): _where,
     (MICROSOFT, "QAttention"): _attention,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,

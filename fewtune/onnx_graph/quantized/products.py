@@ -134,7 +134,7 @@ def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product
         return Product(shape, weights, None) if fits else None
     if len(shape) != _PLANE or len(sizes) != _PLANE:
         return None
-    window = Window.of(attributes_of(node), shape, list(sizes[2:]))
+    window = Window.of(attributes_of(node))
     product = Product(shape, weights, window)
     # `totals` sums all channels, in float32.
     has_totals = window.group == 1 and product.depth * MOST_OF_BYTE <= EXACT

@@ -87,22 +87,11 @@ class Window:
     group: int
 
     @staticmethod
-    def of(given: dict[str, object], shape: list[int], kernel: list[int]) -> Window:
-        """Read a convolution's attributes; ``auto_pad`` is written out."""
-        strides = [int(each) for each in given.get("strides", [1, 1])]
-        dilations = [int(each) for each in given.get("dilations", [1, 1])]
-        pads = [int(each) for each in given.get("pads", [0, 0, 0, 0])]
-        automatic = given.get("auto_pad", b"NOTSET").decode()
-        if automatic == "VALID":
-            pads = [0, 0, 0, 0]
-        elif automatic.startswith("SAME"):
-            for axis in (0, 1):
-                extent, step = shape[2 + axis], strides[axis]
-                reach = (kernel[axis] - 1) * dilations[axis] + 1
-                whole = max(0, (-(-extent // step) - 1) * step + reach - extent)
-                first = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
-                pads[axis], pads[axis + 2] = first, whole - first
-        return Window(strides, dilations, pads, int(given.get("group", 1)))
+    def of(given: dict[str, list[int]]) -> Window:
+        """Read a convolution's attributes."""
+        defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4}
+        parts = {name: list(given.get(name, each)) for name, each in defaults.items()}
+        return Window(**parts, group=int(given.get("group", 1)))
 
     @property
     def attributes(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Default schedules: good schedules without search, for kernels that are not worth tuning.
 
 An unscheduled kernel runs serial and scalar. Here each kernel gets threads and vectors by rule: on
-a CPU from the strides of its loops (`fewtune.schedule.access`), on a GPU from TVM's dlight.
+a CPU from the strides of its loops (`fewtune.task.access`), on a GPU from TVM's dlight.
 """
 
 from __future__ import annotations

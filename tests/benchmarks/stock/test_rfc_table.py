@@ -47,17 +47,5 @@ def test_stock_results_are_merged(tmp_path):
     assert "| first | 5000 | 44.0 | 1920 | 250 | 40.0 | 5.0 | 110.0 [107.0 - 113.0] |" in text
     assert "| arithmetic mean | - | - | - | - | - | 5.0 | 100.0 |" in text
     assert "| geometric mean | - | - | - | - | - | 5.0 | 99.5 |" in text
-    assert "| worst (most time, least perf) | - | - | - | - | - | 5.0 | 90.0 |" in text
+    assert "| worst | - | - | - | - | - | 5.0 | 90.0 |" in text
     assert "first: 2 of stock's trials failed." in text
-
-
-def test_stock_results_of_another_run_are_left_out(tmp_path):
-    stock = tmp_path / "stock"
-    stock.mkdir()
-    for result in (stock_result("net", selective_tuning_s=251.0), stock_result("other")):
-        (stock / f"{result.model}.json").write_text(result.model_dump_json())
-    stale, unknown = write_rfc_table([made.comparison("net")], tmp_path)
-    assert "net.json left out: it is of another selective run (251 s of tuning, now 250 s)" in stale
-    assert "other.json left out: other has no comparison here" in unknown
-    assert json.loads((tmp_path / JSON).read_text())[0]["stock_tuning_s"] is None
-    assert "stock MetaSchedule" not in (tmp_path / MARKDOWN).read_text()

@@ -141,13 +141,15 @@ def test_attention_of_three_inputs_with_past():
     assert_node("MultiHeadAttention", inputs, ["out", "keys", "values"], num_heads=2)
 
 
-@pytest.mark.parametrize("interleaved", [0, 1])
-def test_rotary_embedding(interleaved):
-    places = np.arange(5)[None].repeat(2, 0)
-    given = {"interleaved": interleaved}
-    assert_node("RotaryEmbedding", [floats(2, 5, 16), places, floats(9, 4), floats(9, 4)], **given)
-    first = np.array([2])
-    by_heads = [floats(2, 2, 5, 8), first, floats(9, 4), floats(9, 4)]
-    assert_node("RotaryEmbedding", by_heads, **given)
-    part = [floats(2, 5, 16), places, floats(9, 2), floats(9, 2)]
-    assert_node("RotaryEmbedding", part, num_heads=2, rotary_embedding_dim=4, **given)
+def test_quantised_attention_equals_that_of_dequantised_inputs():
+    inputs = [
+        GENERATOR.integers(0, 255, (1, 3, 8)).astype(np.uint8),
+        GENERATOR.integers(-100, 100, (8, 24)).astype(np.int8),
+        floats(24),
+        np.float32(0.02),
+        np.float32(0.01),
+        None,
+        np.uint8(120),
+        np.int8(0),
+    ]
+    assert_node("QAttention", inputs, constants=(1, 2, 3, 4, 6, 7), num_heads=2)

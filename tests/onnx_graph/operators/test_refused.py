@@ -19,7 +19,12 @@ def model_of(operator: str, domain: str) -> ModelProto:
 
 @pytest.mark.parametrize(
     ("operator", "domain"),
-    [("TreeEnsembleRegressor", "ai.onnx.ml"), ("ZipMap", "ai.onnx.ml"), ("TfIdfVectorizer", "")],
+    [
+        ("TreeEnsembleRegressor", "ai.onnx.ml"),
+        ("ZipMap", "ai.onnx.ml"),
+        ("TfIdfVectorizer", ""),
+        ("GroupQueryAttention", "com.microsoft"),
+    ],
 )
 def test_the_node_is_named_and_what_serves_it(operator, domain):
     with pytest.raises(InputError, match=f"{operator} node 'last' .*with onnxruntime") as caught:

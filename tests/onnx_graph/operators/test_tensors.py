@@ -32,17 +32,6 @@ def test_sequences_are_reversed_up_to_their_lengths():
     assert_same(model_of(node, data, {"lengths": np.array([4, 2, 3])}), {"x": data})
 
 
-def test_a_constant_condition_compresses():
-    node = helper.make_node("Compress", ["x", "wanted"], ["y"], "compress", axis=1)
-    data = normal(3, 4)
-    assert_same(model_of(node, data, {"wanted": np.array([True, False, True])}), {"x": data})
-
-
-@pytest.mark.parametrize("axis", [0, 2, -1])
-def test_an_axis_is_inserted_at_a_constant_index(axis):
-    assert_node("ExpandDims", [normal(2, 3, 4), np.array(axis, np.int32)], constants=(1,))
-
-
 @pytest.mark.parametrize("sizes", [[2, 0, 2], [0, 4], [0, 0, 1, 3]])
 def test_a_split_with_empty_parts(sizes):
     outputs = [f"part_{place}" for place in range(len(sizes))]

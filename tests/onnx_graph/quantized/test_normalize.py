@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fewtune.errors import InputError
 from tests.expanded_models import assert_node
 
 
@@ -122,9 +123,7 @@ def test_sums_and_products(operator, shape):
         ("QLinearSigmoid", {}),
         ("QLinearLeakyRelu", {"alpha": 0.1}),
         ("QLinearGlobalAveragePool", {"channels_last": 0}),
-        ("QLinearGlobalAveragePool", {"channels_last": 1}),
         ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}),
-        ("QLinearAveragePool", {"kernel_shape": [2, 2], "channels_last": 1}),
     ],
 )
 def test_activations_and_poolings_in_floats(operator, given):
@@ -167,14 +166,6 @@ def test_weights_of_few_bits(bits, inner, block, has_zeros):
     assert_node("MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_a_pooling_with_channels_last(kind):
-    least = np.iinfo(kind).min
-    data = np.random.default_rng(0).integers(least, least + 256, (1, 7, 9, 3)).astype(kind)
-    given = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
-    assert_node("NhwcMaxPool", [data], **given)
-
-
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero):
     data = bytes_of(np.uint8, 1, 3, 8, 8)
@@ -201,10 +192,7 @@ def test_a_choice_of_bytes_of_two_scales(kind):
     assert_node("QLinearWhere", inputs, constants=[2, 3, 5, 6, 7, 8])
 
 
-def test_a_convolution_of_onnxruntime_becomes_that_of_onnx():
-    data = [bytes_of(np.uint8, 1, 7, 9, 3), scale(0.02), byte(128)]
-    weights = [np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)]
-    rest = [scale(0.01), np.array(0, np.int8), scale(0.05), byte(10)]
-    bias = np.arange(-200, 200, 100).astype(np.int32)
-    given = {"channels_last": 1, "pads": [1] * 4, "strides": [2, 2]}
-    assert_node("QLinearConv", [*data, *weights, *rest, bias], constants=range(1, 9), **given)
+def test_channels_that_come_last_are_refused_by_name():
+    inputs = [bytes_of(np.uint8, 2, 6, 6, 4), scale(0.05), byte(120), scale(0.04), byte(3)]
+    with pytest.raises(InputError, match="GlobalAveragePool node 'node' has its channels last"):
+        assert_node("QLinearGlobalAveragePool", inputs, channels_last=1)

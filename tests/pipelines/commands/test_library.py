@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from fewtune.deploy.note import read_note
-from pipelines.cli import main
+from fewtune.pipelines.cli import main
 from tests.made import libraries
 
 

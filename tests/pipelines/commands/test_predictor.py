@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fewtune.pipelines import cli
+from fewtune.pipelines.commands import predictor
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
+from fewtune.stages.paths import Places
 from fewtune.task.extract import write_tasks
-from pipelines import cli
-from pipelines.commands import predictor
-from stages.paths import Places
 from tests import tuned_tiny
 
 MODEL = "tiny"
@@ -59,6 +59,8 @@ def test_a_model_that_was_not_tuned_is_refused_in_one_line(places, monkeypatch, 
 def test_predictors_are_listed_and_described(capsys):
     assert cli.main(["predictor", "list"]) == 0
     assert "znver4" in capsys.readouterr().out
+    assert cli.main(["predictor", "list", "--json"]) == 0
+    assert {each["lanes"] for each in json.loads(capsys.readouterr().out)} == {8, 16}
     assert cli.main(["predictor", "info", "epyc_zen4"]) == 0
     assert json.loads(capsys.readouterr().out)["lanes"] == 16
     assert cli.main(["predictor", "info", "nobody"]) == 2

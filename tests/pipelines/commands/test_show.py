@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pipelines.checkout.results import read_results
-from pipelines.commands.show import show_results
-from pipelines.records.recorded import remember
+from fewtune.pipelines.checkout.results import read_results
+from fewtune.pipelines.commands.show import show_results
+from fewtune.pipelines.records.recorded import remember
 from tests.made.checkout import FULL, SELECTIVE, Checkout
 
 
@@ -37,7 +37,7 @@ def test_what_mlflow_lacks_is_not_called_recorded(checkout, capsys, monkeypatch)
 def test_a_command_that_has_a_model_checked_loads_little_itself():
     # It waits for the process that checks: what it loads before that is on top.
     asked = (
-        "import sys, pipelines.commands.models;"
+        "import sys, fewtune.pipelines.commands.models;"
         "print([m for m in ('tvm', 'onnx', 'numpy', 'networkx', 'dvc') if m in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)

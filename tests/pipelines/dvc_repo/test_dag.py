@@ -8,8 +8,8 @@ import pytest
 from dvc.repo import Repo
 
 from fewtune.errors import InputError, MachineError
-from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
-from pipelines.dvc_repo.track import track
+from fewtune.pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
+from fewtune.pipelines.dvc_repo.track import track
 from tests import small_pipeline
 
 PROJECT = Path(__file__).parents[3]
@@ -70,19 +70,6 @@ def test_results_follow_one_another_and_are_joined(dag):
 def test_an_unknown_result_is_named(dag, result, expected):
     with pytest.raises(InputError, match=expected):
         dag.plan([result])
-
-
-def test_a_models_name_may_look_like_a_result(tmp_path):
-    """A model called `good-selective` has stages whose names end as a result's do."""
-    root = small_pipeline.make(tmp_path)
-    params = root / "params.yaml"
-    params.write_text(params.read_text().replace("[good, bad]", "[good, good-selective]"))
-    assert names(read_dag(root), GOOD)[1:] == [
-        "prepare@good",
-        "search@good-selective",
-        "finish@good-selective",
-        "join@good",
-    ]
 
 
 GATHER = """\

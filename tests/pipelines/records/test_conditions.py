@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.records.conditions import is_same_model
-from pipelines.records.tracking import Store
-from pipelines.records.watch import watch
+from fewtune.pipelines.records.conditions import is_same_model
+from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.records.watch import watch
 from tests.made.checkout import MODEL, SELECTIVE, Checkout
 
 # MLflow takes seconds to load.
@@ -57,8 +57,7 @@ def test_another_model_of_the_name_is_champion_though_slower(checkout, change):
 def test_other_settings_are_named_and_are_no_noise(checkout):
     for latency_ms, trials in ((50.0, 64), (99.0, 1), (50.5, 64), (98.0, 1), (51.0, 64), (98.5, 1)):
         checkout.settings = {"trials_per_task": trials}
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
     (found,) = watch(checkout.root)
     assert len(found.earlier) == 3
     assert found.change is not None
@@ -67,8 +66,7 @@ def test_other_settings_are_named_and_are_no_noise(checkout):
 
 
 def test_a_killed_recording_leaves_no_version(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     store = Store(checkout.root)
     with store.recording("k", "killed") as run_id:
         (version,) = store.client.search_model_versions(f"name = '{MODEL}'")

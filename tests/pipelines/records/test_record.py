@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
-from pipelines.records import record
-from pipelines.records.compare import compare
-from pipelines.records.registry import machine_of
-from pipelines.records.tracking import EXPERIMENT, KEY, Store
+from fewtune.pipelines.records import record
+from fewtune.pipelines.records.compare import runs_named, runs_table, said_of
+from fewtune.pipelines.records.registry import machine_of
+from fewtune.pipelines.records.tracking import KEY, Store
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
@@ -22,8 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
-    checkout.write(SELECTIVE)
-    assert "is recorded" in checkout.record(SELECTIVE)
+    assert "is recorded" in checkout.measured(SELECTIVE)
     store = Store(checkout.root)
     (run,) = store.find({})
     assert run.info.run_name == "net-selective"
@@ -63,12 +61,10 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
 
 
 def test_a_result_is_recorded_once(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     assert "in MLflow already" in checkout.record(SELECTIVE)
     assert len(Store(checkout.root).find({})) == 1
-    checkout.write(SELECTIVE, latency_ms=48.0)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=48.0)
     assert len(Store(checkout.root).find({})) == 2
 
 
@@ -116,22 +112,13 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout):
     assert len([run for run in store.find({}) if run.info.run_name == "results-table"]) == 2
 
 
-def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout):
-    checkout.write(SELECTIVE, tuning_s=251.0)
-    checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
-    checkout.compare()
-    checkout.record(SELECTIVE)
-    assert "no comparison" in record.record_comparison(checkout.root, MODEL, pytest.fail)
-
-
 def test_results_are_put_side_by_side(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="only one result of net .* --strategy full"):
-        compare(checkout.root, [MODEL])
-    checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
-    checkout.record(FULL)
-    table, lines = compare(checkout.root, [MODEL])
+        runs_named(checkout.root, [MODEL])
+    checkout.measured(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
+    runs = runs_named(checkout.root, [MODEL])
+    table, lines = runs_table(runs), said_of(runs)
     assert [heading.split(" ")[0] for heading in table.headings] == [
         "",
         *map(str, (SELECTIVE, FULL)),
@@ -144,26 +131,22 @@ def test_results_are_put_side_by_side(checkout):
         "net: selective took 25.0 % of full tuning's time for 80.0 % of its performance"
     ]
     by_id = [run.info.run_id for run in reversed(Store(checkout.root).find({}))]
-    assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
+    assert runs_table(runs_named(checkout.root, [by_id[0][:8], "net-full"])).rows == table.rows
 
 
-def test_other_machines_are_warned_about(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    checkout.write(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
-    checkout.record(FULL)
-    _, lines = compare(checkout.root, [MODEL])
-    assert lines == [
-        "warning: measured on different machines or versions, not comparable: device differ"
-    ]
+def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
+    for latency_ms in (90.0, 50.0, 40.0):
+        checkout.write(SELECTIVE, latency_ms=latency_ms)
+        checkout.record(SELECTIVE)
+    table = runs_table(runs_named(checkout.root, [MODEL]))
+    assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
 
 
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
 def test_an_unrecorded_name_is_refused(checkout, name):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     with pytest.raises(InputError, match="is not recorded in MLflow"):
-        compare(checkout.root, [name])
+        runs_named(checkout.root, [name])
 
 
 def test_what_dvc_did_not_make_is_not_recorded(checkout):
@@ -183,18 +166,6 @@ def test_a_store_that_cannot_be_used_is_one_line(checkout, monkeypatch):
     assert "secret" not in str(told.value)
 
 
-def test_an_experiment_that_another_worker_makes_meanwhile_is_used(checkout, monkeypatch):
-    create = MlflowClient.create_experiment
-
-    def both(client: MlflowClient, *arguments: object, **options: object) -> str:
-        create(client, *arguments, **options)
-        return create(client, *arguments, **options)
-
-    monkeypatch.setattr(MlflowClient, "create_experiment", both)
-    store = Store(checkout.root)
-    assert store.client.get_experiment(store.experiment_id).name == EXPERIMENT
-
-
 def versions(checkout: Checkout) -> dict[str, str]:
     """Each alias with the latency of the version that it stands for."""
     client = Store(checkout.root).client
@@ -206,8 +177,7 @@ def versions(checkout: Checkout) -> dict[str, str]:
 
 
 def test_a_result_is_a_version_of_its_model(checkout):
-    checkout.write(SELECTIVE)
-    assert "version 1 of net, its champion now" in checkout.record(SELECTIVE)
+    assert "version 1 of net, its champion now" in checkout.measured(SELECTIVE)
     client = Store(checkout.root).client
     version = client.get_model_version(MODEL, "1")
     fingerprint = made.fingerprint()
@@ -225,11 +195,11 @@ def test_the_champion_is_faster_by_more_than_the_noise(checkout):
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.
     for latency_ms, fastest in ((50.0, "50"), (47.0, "50"), (40.0, "40"), (60.0, "40")):
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
         assert versions(checkout) == {"champion": fastest, mine: fastest}
-    checkout.write(SELECTIVE, latency_ms=10.0, device="Other CPU")
-    assert "for this machine and threads now (champion: 3)" in checkout.record(SELECTIVE)
+    assert "for this machine and threads now (champion: 3)" in checkout.measured(
+        SELECTIVE, latency_ms=10.0, device="Other CPU"
+    )
     other = f"champion-{machine_of(made.fingerprint('Other CPU'))}"
     # Another machine's library is no better library for this one.
     assert versions(checkout) == {"champion": "40", mine: "40", other: "10"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.checkout.environment import default_tracking_uri, local_file
-from pipelines.records.tracking import make_whole
+from fewtune.pipelines.checkout.environment import default_tracking_uri, local_file
+from fewtune.pipelines.records.tracking import make_whole
 
 
 def tables(path: Path) -> set[str]:

@@ -1,14 +1,16 @@
 """Latest results beside those before them, from a SQLite MLflow, and the page of the fleet."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from fewtune.artifacts import BenchmarkReport
-from fewtune.errors import InputError, RegressionError
-from pipelines.cli import main
-from pipelines.records.noise import Latency, changed
-from pipelines.records.watch import raise_if_slower, watch, watch_table
+from fewtune.errors import RegressionError
+from fewtune.pipelines.cli import main
+from fewtune.pipelines.records.noise import Latency, changed
+from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.records.watch import raise_if_slower, watch, watch_table
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
@@ -34,23 +36,12 @@ def slower(kernel_ms: float, **versions: str) -> Callable[[dict], None]:
     return change
 
 
-def test_one_result_has_nothing_to_be_compared_with(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    (only,) = watch(checkout.root)
-    assert only.change is None
-    raise_if_slower([only])
-    assert watch_table([only]).rows[0][-1] == "the first of its kind"
-
-
 def test_a_slower_result_names_kernel_version_and_stage(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
     rewrite(checkout, slower(2.5, numpy="9.9"))
     checkout.record(SELECTIVE)
-    checkout.write(FULL)
-    checkout.record(FULL)
+    checkout.measured(FULL)
     full, selective = watch(checkout.root)
     assert not full.line()
     with pytest.raises(RegressionError) as raised:
@@ -63,19 +54,13 @@ def test_a_slower_result_names_kernel_version_and_stage(checkout):
 
 def test_what_lies_within_the_noise_is_no_regression(checkout):
     for latency_ms in (50.0, 56.0):
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
     (found,) = watch(checkout.root)
     assert found.change is not None
     assert found.change.verdict == "same"
-    assert watch_table([found]).rows[0][3:9] == [
-        "2",
-        "50.0",
-        "50.0 [45.0 - 55.0]",
-        "56.0 [50.4 - 61.6]",
-        "+12.0",
-        "14.1",
-    ]
+    (row,) = watch_table([found]).rows
+    assert row[2:6] == ["50.0", "56.0", "+12.0", "14.1"]
+    assert row[8:12] == ["2", "50.0", "45.0 - 55.0", "50.4 - 61.6"]
 
 
 def steady(content: dict) -> None:
@@ -104,19 +89,8 @@ def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout):
     assert "4 earlier runs apart by 9.2 %" in found.line()
 
 
-def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout):
-    record_steady(checkout, 53.0, numpy="1")
-    for latency_ms in (50.0, 53.0, 55.0):
-        record_steady(checkout, latency_ms, numpy="2")
-    (found,) = watch(checkout.root)
-    assert found.change is not None
-    assert found.change.between is None
-    assert found.line()
-
-
 def test_a_slower_machine_is_no_regression(checkout):
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     checkout.write(SELECTIVE, latency_ms=75.0)
 
     def all_slower(content: dict) -> None:
@@ -134,14 +108,29 @@ def test_a_slower_machine_is_no_regression(checkout):
     assert not found.line()
 
 
-def test_results_of_other_machines_are_not_compared(checkout):
+def test_a_disturbed_result_is_no_regression_and_nothing_to_compare_with(checkout):
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
-    checkout.write(SELECTIVE, latency_ms=90.0, device="Other CPU")
+    busy = "other processes and the host took 1.9 of 2 cores in 30 of 30 rounds"
+    checkout.write(SELECTIVE, latency_ms=90.0)
+    rewrite(checkout, lambda content: content.update(disturbed=busy))
+    assert "disturbed: it becomes no champion" in checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change is None
+    assert watch_table([found]).rows[0][6] == "disturbed"
+    raise_if_slower([found])
+    checkout.write(SELECTIVE, latency_ms=52.0)
     checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change.ratio == pytest.approx(1.04)
+
+
+def test_results_of_other_machines_are_not_compared(checkout):
+    checkout.measured(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=90.0, device="Other CPU")
     found = watch(checkout.root, fleet=True)
     assert [each.change for each in found] == [None, None]
-    named = [row[2] for row in watch_table(found).rows]
+    named = [row[7] for row in watch_table(found).rows]
     assert sorted(named) == ["Other CPU, 2 threads", "Test CPU, 2 threads"]
     made.fingerprint().write(checkout.places.fingerprint)
     (mine,) = watch(checkout.root)
@@ -151,29 +140,30 @@ def test_results_of_other_machines_are_not_compared(checkout):
 def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, capsys):
     monkeypatch.chdir(checkout.root)
     (checkout.root / "dvc.yaml").write_text("stages: {}\n")
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE)
     assert main(["watch", "--page", "page"]) == 0
-    checkout.write(SELECTIVE, latency_ms=75.0)
-    checkout.record(SELECTIVE)
+    checkout.measured(SELECTIVE, latency_ms=75.0)
     capsys.readouterr()
     assert main(["watch", MODEL, "--page", "page"]) == 6
     said = capsys.readouterr()
     assert "SLOWER" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert main(["watch", "--json", "--page", "page"]) == 6
+    (told,) = json.loads(capsys.readouterr().out)
+    ids = [run.info.run_id for run in Store(checkout.root).results()]
+    assert main(["compare", *ids, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["figures"]["latency_ms"] for run in runs] == [75.0, 50.0]
+    assert (told["verdict"], told["before_latency_ms"], told["change_pct"]) == (
+        "SLOWER",
+        50.0,
+        50.0,
+    )
     assert said.err.startswith("fewtune: net-selective is 50.0 % slower")
     page = (checkout.root / "page" / "fleet.md").read_text()
     assert "net-selective is 50.0 % slower" in page
     assert "| Test CPU, 2 threads |" in page
     assert (checkout.root / "page" / "fleet.png").is_file()
-
-
-def test_nothing_recorded_and_unknown_models_are_refused(checkout):
-    with pytest.raises(InputError, match="no result of this machine is recorded"):
-        watch(checkout.root)
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    with pytest.raises(InputError, match="'nett' is not recorded in MLflow; did you mean net"):
-        watch(checkout.root, ["nett"])
 
 
 def test_a_board_is_compared_by_its_own_clock_alone():

@@ -1,8 +1,8 @@
 """The outcome of a run: results that cannot be read, exit codes."""
 
-from pipelines.dvc_repo.dag import Dag, Result, Stage
-from pipelines.runs.outcome import Outcome
-from pipelines.runs.run_plan import Run, Steps
+from fewtune.pipelines.dvc_repo.dag import Dag, Result, Stage
+from fewtune.pipelines.runs.outcome import Outcome
+from fewtune.pipelines.runs.run_plan import Run, Steps
 from tests.made import results as made
 
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from fewtune.errors import MachineError
-from pipelines.runs import stage_process
+from fewtune.pipelines.runs import stage_process
 from tests import small_pipeline
 from tests.waiting import until
 
@@ -48,14 +48,6 @@ def test_a_busy_dvc_is_told_from_a_fault(tmp_path):
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
 
 
-def test_an_empty_log_of_oneshot_is_no_warning(tmp_path):
-    said: list[str] = []
-    lines = stage_process.Lines(io.BytesIO(), said.append, 2)
-    for name in ("database_workload.json", "model.so"):
-        lines.feed(2, f"WARNING: 'out/a/oneshot/tune/{name}' is empty.\n".encode())
-    assert said == ["WARNING: 'out/a/oneshot/tune/model.so' is empty."]
-
-
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path):
     lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
     lines.feed(1, b"working\n")
@@ -64,14 +56,6 @@ def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path):
     ending = lines.ending(255, "tune@a", tmp_path / "log")
     assert ending.error == f"ValueError: not this (see {tmp_path / 'log'})"
     assert ending.exit_code == 1
-
-
-def test_of_a_line_written_over_only_the_last_form_is_kept():
-    said: list[str] = []
-    lines = stage_process.Lines(io.BytesIO(), said.append, 2)
-    lines.feed(1, b"\r1 of 2")
-    lines.feed(1, b"\r\x1b[1m2 of 2\x1b[0m\n")
-    assert said == ["2 of 2"]
 
 
 @pytest.mark.slow

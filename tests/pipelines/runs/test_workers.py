@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipelines.records.tracking import make_whole
+from fewtune.pipelines.records.tracking import make_whole
 from tests import small_pipeline
 from tests.made import results as made
 from tests.made.prefect_api import ask
@@ -78,8 +78,7 @@ def _clone(root: Path) -> Path:
     """A clone whose steps copy made results into place."""
     small_pipeline.make(root)
     made.lay_ready(root)
-    (root / "pipelines").symlink_to(PROJECT / "pipelines")
-    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n/pipelines\n")
+    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n")
     shutil.copy(PROJECT / "prefect.yaml", root)
     return root
 
@@ -109,7 +108,6 @@ def test_two_workers_share_the_servers(environment, tmp_path):
     _git(first, "commit", "-qm", "pipeline")
     second = tmp_path / "second"
     _git(tmp_path, "clone", "-q", str(first), str(second))
-    (second / "pipelines").symlink_to(PROJECT / "pipelines")
     shutil.copytree(first / "ready", second / "ready")
     clones = {first: "selective", second: "full"}
     for clone in clones:

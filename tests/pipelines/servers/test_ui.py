@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.servers.server import basic
+from fewtune.pipelines.servers.server import basic
 from tests import small_pipeline
 from tests.made.command import started
 from tests.ports import free_port

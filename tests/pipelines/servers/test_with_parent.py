@@ -11,7 +11,7 @@ from tests.waiting import until
 _STARTER = """
 import os, subprocess, sys, time
 
-module = ["-m", "pipelines.servers.with_parent", str(os.getpid())]
+module = ["-m", "fewtune.pipelines.servers.with_parent", str(os.getpid())]
 child = subprocess.Popen([sys.executable, *module, "http.server", "0", "--bind", "127.0.0.1"],
                          stdout=subprocess.DEVNULL, start_new_session=True)
 print(child.pid, flush=True)
@@ -35,6 +35,13 @@ def test_a_server_ends_with_the_command_that_was_killed():
 
 
 def test_one_whose_starter_is_gone_does_not_begin():
-    command = [sys.executable, "-m", "pipelines.servers.with_parent", "1", "json.tool", "--help"]
+    command = [
+        sys.executable,
+        "-m",
+        "fewtune.pipelines.servers.with_parent",
+        "1",
+        "json.tool",
+        "--help",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -24,10 +24,6 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         convolution("NHWC", "HWIO", padding=1),
         [(1, 14, 14, 32), (3, 3, 32, 64), (1, 1, 1, 64)],
     ),
-    "conv2d_nhwc_strided_image": (
-        convolution("NHWC", "HWIO", strides=2, padding=3),
-        [(1, 30, 30, 3), (7, 7, 3, 19), (1, 1, 1, 19)],
-    ),
     "conv2d_nhwc_grouped": (
         convolution("NHWC", "HWIO", groups=4),
         [(1, 14, 14, 64), (1, 1, 16, 68), (1, 1, 1, 68)],
@@ -47,10 +43,6 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         convolution("NHWC", "HWIO", groups=48, padding=1),
         [(1, 19, 19, 48), (3, 3, 1, 48), (1, 1, 1, 48)],
     ),
-    "conv2d_nchw": (
-        convolution("NCHW", "OIHW", padding=1),
-        [(1, 16, 14, 14), (24, 16, 3, 3), (1, 24, 1, 1)],
-    ),
     "conv2d_nchw_odd_strided": (
         convolution("NCHW", "OIHW", strides=2, padding=1),
         [(1, 3, 37, 37), (7, 3, 3, 3), (1, 7, 1, 1)],
@@ -59,7 +51,6 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         convolution("NCHW", "OIHW", groups=13, padding=1),
         [(1, 13, 28, 28), (13, 1, 3, 3), (1, 13, 1, 1)],
     ),
-    "matmul": (relax.op.matmul, [(37, 96), (96, 100)]),
     "matmul_batched": (relax.op.matmul, [(3, 19, 40), (3, 40, 33)]),
     "matmul_transposed": (
         lambda a, b: relax.op.matmul(a, relax.op.permute_dims(b)),
@@ -79,11 +70,8 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         [(1, 14, 14, 50)],
     ),
     "global_pool_nhwc": (lambda x: relax.op.mean(x, [1, 2], True), [(1, 13, 13, 1000)]),
-    "mean_of_rows": (lambda x: relax.op.mean(x, -1), [(97, 400)]),
-    "sum_of_all": (lambda x: relax.op.sum(x), [(64, 512)]),
     "softmax_one_row": (lambda x: relax.op.nn.softmax(x, -1), [(1, 1000)]),
     "softmax_rows": (lambda x: relax.op.nn.softmax(x, -1), [(77, 197)]),
-    "softmax_even_rows": (lambda x: relax.op.nn.softmax(x, -1), [(4, 64, 128)]),
     "softmax_channels": (lambda x: relax.op.nn.softmax(x, 1), [(1, 21, 40, 40)]),
     "layer_norm": (
         lambda x, g, b: relax.op.nn.layer_norm(x, g, b, [-1]),
@@ -98,11 +86,6 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         lambda a, b, c: relax.op.concat([a, b, c], 3),
         [(1, 13, 13, 64), (1, 13, 13, 48), (1, 13, 13, 7)],
     ),
-    "concatenate_rows": (
-        lambda a, b: relax.op.nn.relu(relax.op.concat([a, b], 1)),
-        [(1, 20, 28, 28), (1, 13, 28, 28)],
-    ),
-    "transpose_image": (lambda x: relax.op.permute_dims(x, [0, 2, 3, 1]), [(1, 3, 112, 112)]),
     "transpose_odd": (lambda x: relax.op.permute_dims(x), [(131, 257)]),
     "shuffle_channels": (
         lambda x: relax.op.reshape(
@@ -115,7 +98,6 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         lambda x, b: relax.op.nn.relu(relax.op.multiply(relax.op.add(x, b), b)),
         [(1, 19, 19, 96), (1, 1, 1, 96)],
     ),
-    "sigmoid": (relax.op.sigmoid, [(1, 64, 331)]),
     "prime_vector": (relax.op.nn.relu, [(50021,)]),
     "reshape": (lambda x: relax.op.reshape(x, (1, 13 * 13 * 100)), [(1, 100, 13, 13)]),
     "pad": (lambda x: relax.op.nn.pad(x, (0, 0, 1, 1, 2, 2, 0, 0)), [(1, 31, 31, 64)]),
@@ -132,44 +114,28 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
     "scalar": (relax.op.sqrt, [()]),
 }
 # These are left as they are.
-PLAIN = {"argmax_of_short_rows", "cumsum", "small", "scalar", "sum_of_all"}
+PLAIN = {"argmax_of_short_rows", "cumsum", "small", "scalar"}
 # Too little work for threads, or nothing that could be shared among them.
-SERIAL = PLAIN | {"softmax_one_row", "argmax", "mean_of_rows"}
+SERIAL = PLAIN | {"softmax_one_row", "argmax"}
 # Odd extents are left to LLVM, whose vectors end in a scalar rest.
-SCALAR = {
-    "avg_pool_nhwc",
-    "concatenate_channels",
-    "conv2d_nchw_odd_strided",
-    "conv2d_nhwc_grouped",
-    "conv2d_nhwc_strided_image",
-    "matmul_batched",
-    "matrix_vector_odd",
-    "prime_vector",
-    "softmax_rows",
-    "strided_slice",
-}
+SCALAR = {"avg_pool_nhwc", "concatenate_channels", "conv2d_nchw_odd_strided", "conv2d_nhwc_grouped"}
+SCALAR |= {"matmul_batched", "matrix_vector_odd", "prime_vector", "softmax_rows", "strided_slice"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name):
+def test_a_scheduled_kernel_computes_the_same_on_threads_and_lanes(name):
     build, shapes = CASES[name]
+    text = ""
     for kernel in kernels(lowered(build, *shapes)):
         schedule = default_schedule(kernel, TARGET)
         if schedule is None:
             assert name in PLAIN
             continue
-        actual, expected = run(schedule.mod), run(kernel)
-        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", sorted(set(CASES) - SERIAL))
-def test_scheduled_kernel_uses_threads_and_lanes(name):
-    build, shapes = CASES[name]
-    schedules = [default_schedule(kernel, TARGET) for kernel in kernels(lowered(build, *shapes))]
-    text = "".join(schedule.mod.script() for schedule in schedules if schedule is not None)
-    assert "T.parallel" in text
-    assert ("T.vectorized" in text) or name in SCALAR
+        text += schedule.mod.script()
+        np.testing.assert_allclose(run(schedule.mod), run(kernel), rtol=1e-4, atol=1e-4)
+    assert "T.parallel" in text or name in SERIAL
+    assert "T.vectorized" in text or name in SCALAR | SERIAL
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64"])
@@ -178,15 +144,6 @@ def test_elementwise_of_any_type_is_scheduled(dtype):
     schedule = default_schedule(kernel, TARGET)
     assert schedule is not None
     np.testing.assert_array_equal(run(schedule.mod), run(kernel))
-
-
-def test_trace_replays_on_the_unscheduled_kernel():
-    build, shapes = CASES["conv2d_nhwc"]
-    (kernel,) = kernels(lowered(build, *shapes))
-    schedule = default_schedule(kernel, TARGET)
-    replayed = tvm.s_tir.Schedule(kernel)
-    schedule.trace.apply_to_schedule(replayed, remove_postproc=False)
-    assert replayed.mod.script() == schedule.mod.script()
 
 
 def test_a_small_tensor_starts_no_threads():
@@ -198,10 +155,6 @@ def test_a_narrow_cpu_gets_narrow_vectors():
     narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
     (kernel,) = kernels(lowered(relax.op.nn.relu, (1, 4, 64)))
     assert "T.vectorized(T.int64(8))" in default_schedule(kernel, narrow).mod.script()
-
-
-def test_a_module_that_is_no_kernel_gives_none():
-    assert default_schedule(tvm.IRModule({}), TARGET) is None
 
 
 def test_a_gpu_kernel_gets_its_threads_and_can_be_stored():

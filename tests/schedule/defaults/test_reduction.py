@@ -3,27 +3,10 @@
 import pytest
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.schedule.access import evaluate
 from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import default_schedule
+from fewtune.task.access import evaluate
 from tests.made.kernels import TARGET, kernels, lowered
-
-
-def test_products_of_a_batch_follow_each_other():
-    (kernel,) = kernels(lowered(relax.op.matmul, (6, 32, 64), (6, 64, 96)))
-    schedule = default_schedule(kernel, TARGET)
-    assert schedule is not None
-    product = next(
-        block for block in blocks_of(schedule) if "matmul" in schedule.get(block).name_hint
-    )
-    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
-    outermost = schedule.get(schedule.get_loops(product)[0])
-    # The outermost part of the fused loop is the product; slices of its columns are inside.
-    last = int(outermost.extent) - 1
-    assert last > 6
-    places = [evaluate(values[0], {outermost.loop_var: at}) for at in range(last + 1)]
-    assert places == sorted(places)
-    assert set(places) == set(range(6))
 
 
 def nhwc(data: relax.Expr, weight: relax.Expr) -> relax.Expr:

@@ -24,10 +24,6 @@ GPU = tvm.target.Target(
 )
 
 
-def test_limits_are_those_of_the_target():
-    assert GpuLimits.of(GPU) == GpuLimits(32, 256)
-
-
 def test_threads_of_a_block_are_counted_over_all_axes():
     limits, reduction = GpuLimits.of(GPU), (4, 8, 2)
     assert limits.allow([(2, 1, 16, 1, 2), (1, 2, 8, 1, 1), reduction, 3])
@@ -35,10 +31,6 @@ def test_threads_of_a_block_are_counted_over_all_axes():
     assert not limits.allow([(2, 1, 32, 1, 2), (1, 2, 16, 1, 1), reduction])
     assert not limits.allow([(2, 1, 4, 1, 2), (1, 2, 4, 1, 1), reduction])
     assert not limits.allow([(2, 4, 16, 1, 2), (1, 4, 8, 1, 1), reduction])
-
-
-def test_decisions_without_tiles_of_threads_are_allowed():
-    assert GpuLimits.of(GPU).allow([(4, 8, 2), 1, None])
 
 
 @cache
@@ -52,20 +44,6 @@ def refused() -> Point:
     random = np.random.default_rng(1)
     drawn = (space().any_point(random) for _ in range(10_000))
     return next(point for point in drawn if not space().can_hold(point))
-
-
-def test_neighbours_are_within_the_limits():
-    random = np.random.default_rng(0)
-    point = space().random_point(random)
-    visited = {point}
-    for _ in range(120):
-        point = space().changed(point, random)
-        assert space().can_hold(point)
-        visited.add(point)
-    assert len(visited) > 40
-    # The limits do refuse neighbours.
-    drawn = [space().any_neighbour(point, random) for _ in range(120)]
-    assert not all(map(space().can_hold, drawn))
 
 
 def test_a_search_applies_only_points_within_the_limits(monkeypatch):

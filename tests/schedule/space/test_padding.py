@@ -10,7 +10,6 @@ from fewtune.schedule.space.design_space import AHEAD, LOCATION, OUTSIDE
 from fewtune.schedule.space.prior import Prior, pads_words
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
-from tests import tuned_tiny
 from tests.model.passes.test_integer_products import convolution
 from tests.quantized_models import simplified
 from tests.tuned_tiny import target
@@ -37,11 +36,6 @@ def byte_convolution(model: onnx.ModelProto) -> tvm.IRModule:
 def test_what_chooses_byte_by_byte_is_slow_inside_its_reader(channels, zero, pads, is_slow):
     model, _ = convolution(channels, 32, 3, zero=zero, pads=pads)
     assert pads_words(byte_convolution(model)) == is_slow
-
-
-@pytest.mark.slow
-def test_floats_are_padded_anywhere():
-    assert not pads_words(tuned_tiny.convolutions()["a"].mod)
 
 
 def test_it_is_drawn_outside():

@@ -9,10 +9,9 @@ import pytest
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.decision_rates import tile_speed
-from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
+from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.tiling import register_tile
 from tests import tuned_tiny
 from tests.made.products import product_with_permuted_bias
 
@@ -26,21 +25,6 @@ def made(letter: str, point: Point) -> tvm.s_tir.Schedule:
     result = space(letter).make(point)
     assert result.schedule is not None, result.reason
     return result.schedule
-
-
-def test_factorisations_are_all_there_are_within_the_bound():
-    assert set(factorisations(12, 2, 4)) == {(12, 1), (6, 2), (4, 3), (3, 4)}
-    assert factorisations(7, 3, 1) == ((1, 7, 1), (7, 1, 1))
-    assert factorisations(8, 1, 4) == ()
-
-
-def test_a_space_names_the_loops_that_its_tiles_split():
-    tiles = [c for c in space("b").programs[0].choices if c.kind == TILE]
-    assert [tile.axis for tile in tiles] == list(range(7))
-    assert {tile.block for tile in tiles} == {"conv2d_nhwc"}
-    assert all(math.prod(tile.default) == tile.extent for tile in tiles)
-    kinds = [choice.kind for choice in space("b").programs[0].choices]
-    assert kinds[7:] == [CATEGORICAL, LOCATION]
 
 
 @pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
@@ -150,16 +134,6 @@ def test_another_register_tile_leaves_the_rest_as_it_was(letter):
                 assert after == before
 
 
-def test_long_sums_want_two_vectors_and_short_ones_a_single_one():
-    traits = cpu("znver4")
-
-    def narrow_is_better(reduction: int) -> bool:
-        return tile_speed(7, 16, 16, reduction, traits) > tile_speed(7, 32, 16, reduction, traits)
-
-    assert [narrow_is_better(reduction) for reduction in (64, 128, 512)] == [True, False, False]
-    assert tile_speed(7, 16, 16, 512, traits) < tile_speed(7, 32, 16, 512, traits)
-
-
 @pytest.mark.parametrize(
     ("mcpu", "fits"),
     [
@@ -178,13 +152,6 @@ def test_a_tile_leaves_registers_to_its_operands(mcpu, fits):
         for rows, vectors in fits
     }
     assert found == fits
-
-
-def test_a_bound_on_what_is_unrolled_leaves_registers_to_operands():
-    # Two rows of two vectors, five of five: few steps are unrolled, and registers remain free.
-    assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=4) == (2, 16)
-    assert register_tile(5, 80, cpu("znver4"), "float32", most_unrolled=25) == (5, 80)
-    assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=3) != (2, 16)
 
 
 def cpu(mcpu: str) -> CpuTraits:

@@ -10,7 +10,6 @@ import pytest
 from fewtune.model.passes.winograd import multiplied
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import compiled, te, tvm
-from fewtune.schedule.space.decision_rates import shared_speed
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
@@ -66,16 +65,6 @@ def test_most_draws_read_streamed_weights_once():
         assert held <= traits.registers
 
 
-def test_threads_seldom_share_streamed_weights():
-    shared, warm = (
-        np.mean([each[ROWS][0] > 1 for each in drawn(space(64, free=free)) if not covers(each, 64)])
-        for free in ((1,), ())
-    )
-    assert shared < warm
-    speeds = [shared_speed(part) for part in (1, 2, 4)]
-    assert speeds == sorted(speeds, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("rows", "channels", "free"),
     [
@@ -86,26 +75,6 @@ def test_threads_seldom_share_streamed_weights():
 )
 def test_other_weights_are_not_drawn_as_streamed(rows, channels, free):
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
-
-
-def test_tiles_that_cover_the_rows_differ_in_what_registers_hold():
-    prior, random = Prior(space(16)), np.random.default_rng(2)
-    tiles = {
-        (prior.tile_of(point), spatial(space(16), point)[ROWS][3])
-        for point in (prior.draw(random) for _ in range(DRAWS))
-        if covers(spatial(space(16), point), 16)
-    }
-    assert len({tile for tile, _ in tiles}) == len(tiles) > len({held for _, held in tiles}) > 1
-
-
-def test_flushing_leaves_a_buffer_as_it_is():
-    values = [np.arange(size, dtype="float32") for size in (1, 15, 16, 1000)]
-    tensors = [tvm.runtime.tensor(each) for each in values]
-    whole = tvm.runtime.tensor(np.arange(24, dtype="int8").reshape(2, 12))
-    flusher(tuned_tiny.target(), tuned_tiny.fingerprint().threads)(*tensors, whole)
-    for tensor, expected in zip(tensors, values, strict=True):
-        np.testing.assert_array_equal(tensor.numpy(), expected)
-    np.testing.assert_array_equal(whole.numpy().ravel(), np.arange(24))
 
 
 def test_lines_are_flushed_without_waiting_for_each_other():

@@ -10,35 +10,7 @@ from fewtune.schedule.space.search_space import Made, SearchSpace
 from fewtune.schedule.space.transfer import Donation, move, nearest_tile
 from fewtune.task.extract import task_module
 from tests import tuned_tiny
-
-
-def convolution(
-    size: int,
-    channels: int,
-    filters: int,
-    kernel: int = 3,
-    stride: int = 1,
-    *,
-    tail: str = "relu",
-    pad: bool = True,
-) -> tvm.IRModule:
-    """A convolution in NHWC with an elementwise tail."""
-    data = te.placeholder((1, size, size, channels), name="data")
-    weight = te.placeholder((kernel, kernel, channels, filters), name="weight")
-    bias = te.placeholder((1, 1, 1, filters), name="bias")
-    padding = kernel // 2 if pad else 0
-    out = topi.nn.conv2d_nhwc(data, weight, stride, padding, 1)
-    arguments = [data, weight]
-    if tail != "none":
-        out = topi.add(out, bias)
-        arguments.append(bias)
-    if tail == "residual":
-        other = te.placeholder(out.shape, name="other")
-        out = topi.nn.relu(topi.add(out, other))
-        arguments.append(other)
-    elif tail == "relu":
-        out = topi.nn.relu(out)
-    return task_module(te.create_prim_func([*arguments, out]))
+from tests.made.products import convolution, matrix_product
 
 
 def depthwise(size: int, channels: int, stride: int = 1) -> tvm.IRModule:
@@ -47,13 +19,6 @@ def depthwise(size: int, channels: int, stride: int = 1) -> tvm.IRModule:
     weight = te.placeholder((3, 3, channels, 1), name="weight")
     out = topi.nn.depthwise_conv2d_nhwc(data, weight, stride, 1, 1)
     return task_module(te.create_prim_func([data, weight, topi.nn.relu(out)]))
-
-
-def product(rows: int, columns: int, inner: int) -> tvm.IRModule:
-    """A matrix product."""
-    left = te.placeholder((rows, inner), name="left")
-    right = te.placeholder((inner, columns), name="right")
-    return task_module(te.create_prim_func([left, right, topi.matmul(left, right)]))
 
 
 def results(module: tvm.IRModule) -> np.ndarray:
@@ -78,15 +43,12 @@ def moved(donor: tvm.IRModule, dependent: tvm.IRModule, seed: int) -> Made:
 
 PAIRS = {
     "strides": (convolution(14, 16, 32), convolution(14, 16, 32, stride=2)),
-    "kernel sizes": (convolution(14, 16, 32), convolution(14, 16, 32, kernel=1)),
     "padding": (convolution(14, 16, 32), convolution(14, 16, 32, kernel=3, pad=False)),
     "tails": (convolution(14, 16, 32), convolution(14, 16, 32, tail="residual")),
-    "no tail": (convolution(14, 16, 32), convolution(14, 16, 32, tail="none")),
     "prime extents": (convolution(14, 16, 32), convolution(13, 17, 19)),
-    "odd planes": (convolution(16, 8, 16), convolution(7, 24, 40)),
     "depthwise": (depthwise(14, 32), depthwise(7, 24, stride=2)),
-    "matrix products": (product(32, 64, 48), product(7, 100, 31)),
-    "a vector": (product(32, 64, 48), product(1, 96, 64)),
+    "matrix products": (matrix_product(32, 64, 48), matrix_product(7, 100, 31)),
+    "a vector": (matrix_product(32, 64, 48), matrix_product(1, 96, 64)),
 }
 
 
@@ -108,7 +70,7 @@ def test_a_moved_schedule_computes_the_same(pair):
 
 
 def test_what_cannot_be_moved_says_why():
-    result = moved(convolution(14, 16, 32), product(32, 64, 48), 1)
+    result = moved(convolution(14, 16, 32), matrix_product(32, 64, 48), 1)
     assert result.schedule is None
     assert result.reason == "no design space of the same form"
 
@@ -127,26 +89,3 @@ def test_a_vector_stays_a_vector():
     assert nearest_tile((1, 1, 1, 16), 13, 64) == (1, 1, 1, 13)
     # A factor of two is no vector, so the nearest factor is taken.
     assert nearest_tile((4, 1, 1, 2), 9, 64) == (3, 1, 1, 3)
-
-
-@pytest.mark.slow
-def test_a_schedule_keeps_the_tile_after_which_results_are_written_back():
-    ours = SearchSpace(convolution(14, 32, 64), tuned_tiny.target())
-    like = SearchSpace(convolution(28, 64, 32), tuned_tiny.target())
-    forms = {program.form for program in ours.programs}
-    # Programs with the same instructions differ in that tile only.
-    assert len(forms) == len(ours.programs) > len({len(form) for form in forms})
-    random = np.random.default_rng(4)
-    tried = 0
-    for _ in range(24):
-        made = ours.make(ours.random_point(random))
-        if made.schedule is None:
-            continue
-        tried += 1
-        donation = Donation.of(made.schedule.trace)
-        (again,) = move([donation], ours)
-        assert again.point == made.point
-        (other,) = move([donation], like)
-        form = like.programs[other.point.program].form
-        assert form == ours.programs[made.point.program].form
-    assert tried > len(forms)

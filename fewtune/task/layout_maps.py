@@ -16,7 +16,7 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.access import NotAffineError, evaluate, shape_of
+from fewtune.task.access import NotAffineError, evaluate, shape_of
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Elements at which an axis-by-axis map is compared with the whole one.

@@ -1,8 +1,9 @@
-"""Images: patches assembled or sampled, and poolings with implied padding."""
+"""Convolutions and poolings: implied padding written out, patches assembled or sampled."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ def _places(sizes: np.ndarray, blocks: np.ndarray, given: dict[str, Any]) -> np.
     strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
     pads = np.array(given.get("pads") or [0] * 2 * axes).reshape(2, axes).T
     pixels = np.pad(np.arange(sizes.prod()).reshape(sizes), pads, constant_values=-1)
-    spans = [(b - 1) * d + 1 for b, d in zip(blocks, dilations, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(pixels, spans)
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, _reach(given, blocks))
     steps = [slice(None, None, each) for each in (*strides, *dilations)]
     return windows[tuple(steps)].reshape(-1, int(blocks.prod())).T
 
@@ -108,7 +108,37 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+def _padding(
+    mode: bytes, sizes: Sequence[int], strides: Sequence[int], reach: Sequence[int]
+) -> list[int]:
+    """The padding that ``auto_pad`` implies for windows of this reach."""
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + width - size) * (mode != b"VALID")
+        for size, stride, width in zip(sizes, strides, reach, strict=True)
+    ]
+    before = [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
+    return [*before, *(total - first for total, first in zip(totals, before, strict=True))]
+
+
+def _reach(given: dict[str, Any], kernel: Sequence[int]) -> list[int]:
+    dilations = given.get("dilations") or [1] * len(kernel)
+    return [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+
+
+def _convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write out the padding of ``auto_pad``, so that no kernel of its own pads."""
+    given, shapes = attributes_of(node), [graph.shape(name) for name in node.input[:2]]
+    mode = given.pop("auto_pad", b"NOTSET")
+    if mode == b"NOTSET" or any(shape is None for shape in shapes):
+        return False
+    (_, _, *sizes), (_, _, *kernel) = shapes
+    strides = given.get("strides") or [1] * len(sizes)
+    given["pads"] = _padding(mode, sizes, strides, _reach(given, kernel))
+    graph.op(node.op_type, node.input, node.output[0], **given)
+    return True
+
+
+def _pooling(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write out the padding of ``auto_pad``: TVM rounds strided extents down, ONNX up."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     if any(node.output[1:]) or (node.op_type == "LpPool" and given.get("ceil_mode")):
@@ -116,25 +146,46 @@ def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     mode = given.pop("auto_pad", b"NOTSET")
     if mode == b"NOTSET" or shape is None:
         return False
-    sizes, kernel = shape[2:], given["kernel_shape"]
-    strides = given.get("strides") or [1] * len(sizes)
+    kernel = given["kernel_shape"]
+    strides = given.get("strides") or [1] * len(kernel)
     # onnxruntime pads as if the window were not dilated.
-    totals = [
-        max(0, (-(-size // stride) - 1) * stride + width - size) * (mode != b"VALID")
-        for size, stride, width in zip(sizes, strides, kernel, strict=True)
-    ]
-    before = [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
-    after = [total - first for total, first in zip(totals, before, strict=True)]
-    given["pads"] = [*before, *after]
+    given["pads"] = _padding(mode, shape[2:], strides, kernel)
     graph.op(node.op_type, node.input, node.output[0], **given)
     return True
 
 
+def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write out the padding that ``auto_pad`` or ``output_shape`` implies."""
+    given = attributes_of(node)
+    data, weights = graph.shape(node.input[0]), graph.shape(node.input[1])
+    if max(given.get("dilations", [1])) > 1:
+        return graph.refuse(node, "is dilated, which no transposed convolution here may be")
+    mode, asked = given.pop("auto_pad", b"NOTSET"), given.pop("output_shape", None)
+    if data is None or weights is None or (asked is None and mode == b"NOTSET"):
+        return False
+    (_, _, *sizes), (_, _, *kernel) = data, weights
+    count = len(sizes)
+    strides = list(given.get("strides", [1] * count))
+    added = list(given.get("output_padding", [0] * count))
+    pads = list(given.get("pads", [0] * 2 * count)) if mode != b"VALID" else [0] * 2 * count
+    if asked is None and mode != b"VALID":
+        asked = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    for axis, size in enumerate((asked or [])[-count:]):
+        total = strides[axis] * (sizes[axis] - 1) + added[axis] + kernel[axis] - size
+        if total < 0:
+            added[axis], total = added[axis] - total, 0
+        first = total // 2 if mode == b"SAME_UPPER" else total - total // 2
+        pads[axis], pads[axis + count] = first, total - first
+    given |= {"strides": strides, "pads": pads, "output_padding": added}
+    graph.op("ConvTranspose", node.input, node.output[0], **given)
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "AveragePool"): _write_pads,
+    **{("", name): _convolution for name in ("Conv", "ConvInteger")},
+    **{("", name): _pooling for name in ("AveragePool", "LpPool", "MaxPool")},
     ("", "Col2Im"): _col2im,
+    ("", "ConvTranspose"): _transposed_convolution,
     ("", "DeformConv"): _deform_conv,
-    ("", "LpPool"): _write_pads,
-    ("", "MaxPool"): _write_pads,
     ("", "RoiAlign"): _roi_align,
 }
