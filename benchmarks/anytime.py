@@ -51,9 +51,9 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.measure import interleave
 from fewtune.options import TuneOptions
+from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.stages.commit import commit
 from fewtune.stages.paths import Places
-from fewtune.steps.steps import FIRST_LIBRARY
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from fewtune.util.table import Table, number
 
@@ -110,7 +110,7 @@ def begin_from(base: Path, folder: Path, steps: Iterable[str]) -> None:
 
 
 def tune_within(
-    budget_s: float, folder: Path, asked: dict[str, Any], sharing: dict[str, Any]
+    budget_s: float, folder: Path, asked: dict[str, Any], options: dict[str, Any] | None = None
 ) -> None:
     """Tune again from what was predicted, with so much time in all.
 
@@ -118,16 +118,14 @@ def tune_within(
     """
     base = folder.with_name(FINAL)
     metrics = Metrics.read(base / "benchmark")
-    left_s = budget_s - metrics.selecting_s - PredictReport.read(base / "predict").predicting_s
     ends_s = [point.elapsed_s for point in Curve.read(base / "share").points]
+    if ends_s:
+        ends_s[0] += metrics.representative_tuning_s
     longest_s = max((end - start for start, end in itertools.pairwise(ends_s)), default=0.0)
-    shared_s = left_s - metrics.representative_tuning_s - longest_s
-    options = {
-        "tune": {"budget_s": max(left_s, _NO_TIME_S)},
-        "share_schedules": {"budget_s": max(shared_s, _NO_TIME_S), **sharing},
-    }
+    spent_s = PredictReport.read(base / "predict").predicting_s + metrics.selecting_s
+    left_s = max(budget_s - spent_s - longest_s, _NO_TIME_S)
     begin_from(base, folder, _PREDICTED)
-    tune_apart(folder, asked, options)
+    tune_apart(folder, {**asked, "budget_s": left_s}, options)
 
 
 def tuned(work: Path, asked: dict[str, Any], *, budget_of_full: bool) -> dict[str, Path]:
@@ -143,10 +141,11 @@ def tuned(work: Path, asked: dict[str, Any], *, budget_of_full: bool) -> dict[st
     at_5_s = 0.05 * full_s(full)
     if at_5_s > first_library_s(base):
         folders[AT_5] = work / AT_5
-        tune_within(at_5_s, folders[AT_5], asked, {})
+        tune_within(at_5_s, folders[AT_5], asked)
     if budget_of_full:
         folders[BUDGET] = work / BUDGET
-        tune_within(full_s(full), folders[BUDGET], asked, {"least_gain": _NO_GAIN})
+        goes_on = {"share_schedules": {"least_gain": _NO_GAIN}}
+        tune_within(full_s(full), folders[BUDGET], asked, goes_on)
     return folders
 
 
@@ -204,23 +203,24 @@ def row_of(folders: dict[str, Path], trials: int, rounds: int) -> dict[str, Any]
     return {**row, "conditions": conditions.model_dump(mode="json")}
 
 
-def curve_of(folder: Path, begins_s: float, ends_ms: float) -> tuple[list[float], list[float]]:
-    """Seconds and latencies of a tuning: estimates, multiplied so that the last is what it took."""
-    points = [*Curve.read(folder / "tune").points, *Curve.read(folder / "share").points]
-    seconds = [begins_s + point.elapsed_s - points[0].elapsed_s for point in points]
-    latencies_ms = [point.estimated_latency_ms for point in points]
-    return seconds, [ends_ms / latencies_ms[-1] * each for each in latencies_ms]
+def curve_of(folder: Path, ends_ms: float) -> tuple[list[float], list[float]]:
+    """Seconds and latencies of a session: estimates, multiplied so that the last is what it took."""
+    points = Curve.read(folder).points
+    times = ends_ms / points[-1].estimated_latency_ms if points else 0.0
+    return [p.elapsed_s for p in points], [times * p.estimated_latency_ms for p in points]
 
 
 def picture(row: dict[str, Any], folders: dict[str, Path]) -> bytes:
     """PNG of a model's latency by seconds: selective and full tuning, and onnxruntime."""
     took_ms, ready_s = row["latency_ms"], row["first_library_s"]
+    shared_s, shared_ms = curve_of(folders[FINAL] / "share", took_ms[FINAL])
+    # The clock of the rounds leaves out what extracting tasks took.
+    shared_s = [ready_s + each - shared_s[0] for each in shared_s]
 
     def draw(axes: list[Axes]) -> None:
         axes[0].axhline(took_ms["onnxruntime"], color="gray", linestyle=":", label="onnxruntime")
-        for name, label, begins_s in ((FINAL, "selective", ready_s), (FULL, "full", 1.0)):
-            curve = curve_of(folders[name], begins_s, took_ms[name])
-            axes[0].step(*curve, where="post", label=f"{label} tuning")
+        axes[0].step(shared_s, shared_ms, where="post", label="selective tuning")
+        axes[0].step(*curve_of(folders[FULL] / "tune", took_ms[FULL]), label="full tuning")
         axes[0].plot(ready_s, took_ms[FIRST], "ko", label="first library")
         axes[0].set(xscale="log", xlabel="seconds since the import", ylabel="latency (ms)")
         axes[0].set_title(row["model"])
