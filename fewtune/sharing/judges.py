@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fewtune.artifacts import Skeleton
 from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.kernel_store import renamed
+from fewtune.runtime.linking import with_own_threads
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.storage.database import replay
@@ -32,7 +34,8 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
-from fewtune.workers.kernel_build import Candidate, Contender
+from fewtune.workers.kernel_build import Candidate, Made
+from fewtune.workers.model_runner import Contender
 from fewtune.workers.worker import Worker
 
 # Far longer than compiling, or running, all of them takes.
@@ -125,15 +128,19 @@ class InModel:
     tasks : list of Task
         All tasks of the model.
     measurer : Measurer
+    threads : int
+        Of each kernel.
     """
 
-    def __init__(self, skeleton: Skeleton, tasks: list[Task], measurer: Measurer) -> None:
+    def __init__(
+        self, skeleton: Skeleton, tasks: list[Task], measurer: Measurer, threads: int
+    ) -> None:
+        self._threads_of_kernels = threads
         self._skeleton, self._measurer = skeleton, measurer
         called = {site.workload for site in skeleton.sites}
         self._tasks = [task for task in tasks if task.info.workload in called]
         self._modules = {each.info.name: tvm.ir.save_json(each.mod) for each in self._tasks}
-        self._folder = tempfile.TemporaryDirectory(prefix="fewtune-")
-        self._made: dict[tuple[str, str], Future[Contender | Failure]] = {}
+        self._made: dict[tuple[str, str], Future[Made | Failure]] = {}
         self._free: SimpleQueue[WorkerHandle] = SimpleQueue()
         for handle in measurer.pool.handles:
             self._free.put(handle)
@@ -158,11 +165,12 @@ class InModel:
             if (failure := _failure(made[name, key])) is not None
         }
         able = {n: [key for key in keys[n] if (n, key) not in failures] for n in keys}
-        ready = {
-            task.info.workload: [made[task.info.name, key] for key in able[task.info.name]]
-            for task in self._tasks
-        }
-        samples = self._run(ready)
+        samples = self._run(
+            {
+                task.info.workload: [made[task.info.name, key] for key in able[task.info.name]]
+                for task in self._tasks
+            }
+        )
         finals = {
             task.info.name: Final.of(
                 able[task.info.name], [each[task.info.workload] for each in samples]
@@ -177,20 +185,18 @@ class InModel:
         )
 
     def close(self) -> None:
-        """Remove what was built."""
+        """Build no further."""
         self._threads.shutdown(cancel_futures=True)
-        self._folder.cleanup()
 
     def _make(self, name: str, key: str, wanted: ScheduleCheck | None) -> None:
         if (name, key) in self._made:
             return
-        library = str(Path(self._folder.name) / f"{len(self._made)}.so")
         candidate = Candidate(self._modules[name], key or None)
 
-        def made() -> Contender | Failure:
+        def made() -> Made | Failure:
             handle = self._free.get()
             try:
-                return handle.call(_LIMIT_S, Worker.make, candidate, wanted, library)
+                return handle.call(_LIMIT_S, Worker.make, candidate, wanted)
             except (WorkerLostError, RequestFailedError) as fault:
                 return Failure.of(fault, running=False)
             finally:
@@ -198,13 +204,20 @@ class InModel:
 
         self._made[name, key] = self._threads.submit(made)
 
-    def _run(self, ready: object) -> list[dict[str, list[list[float]]]]:
-        """What each worker measured; they run one after the other."""
+    def _run(self, made: dict[str, list[Any]]) -> list[dict[str, list[list[float]]]]:
+        """What each worker measured, by workload; they run one after the other."""
         pool, phases = self._measurer.pool, self._measurer.phases
         handles = pool.handles[:_PROCESSES]
+        objects = {f"{w}_{n}": one.object for w, each in made.items() for n, one in enumerate(each)}
+        contenders = {
+            workload: [Contender(f"{workload}_{n}", one.shapes) for n, one in enumerate(each)]
+            for workload, each in made.items()
+        }
         try:
-            with phases.timed("build_s"):
-                given = [(self._skeleton.model_dump_json(), ready)] * len(handles)
+            with phases.timed("build_s"), tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+                library = f"{scratch}/contenders.so"
+                with_own_threads(self._threads_of_kernels)(library, renamed(objects, Path(scratch)))
+                given = [(self._skeleton.model_dump_json(), library, contenders)] * len(handles)
                 call_all(handles, _LIMIT_S, Worker.load_model, given)
             with phases.timed("run_s"):
                 return [handle.call(_LIMIT_S, Worker.run_model) for handle in handles]
@@ -217,7 +230,7 @@ class InModel:
             pool.tidy()
 
 
-def _failure(found: Contender | Failure) -> Failure | None:
+def _failure(found: Made | Failure) -> Failure | None:
     if isinstance(found, Failure):
         return found
     return Failure(WRONG_OUTPUT, found.fault) if found.fault else None

@@ -27,6 +27,7 @@ from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.predictor import chosen_digest
+from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import point_from_json, sampling
@@ -68,13 +69,15 @@ class SharingWork(ShareJob):
         from fewtune.sharing.session import Sharing
 
         judge, directory = None, self.model
-        # A model that runs on this processor is needed.
-        if self.options.finals > 1 and directory is not None and place.device.can.finals_in_model:
+        # A model that runs on this processor is needed, and kernels that can be linked.
+        can_run = self.options.finals > 1 and place.device.can.finals_in_model
+        if can_run and directory is not None and KernelStore.of(place.target) is not None:
             if (directory / Skeleton.file_name).is_file():
                 tasks, skeleton = read_tasks(directory), Skeleton.read(directory)
+                threads = place.device.fingerprint.threads
 
                 def judge(session: Sharing) -> InModel:
-                    return InModel(skeleton, tasks, session.measurer)
+                    return InModel(skeleton, tasks, session.measurer, threads)
             else:
                 place.progress.say(f"not measured in the model: {directory} has no skeleton")
         Sharing(self, place, judge).run()

@@ -22,7 +22,6 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_cost_model, make_strategy
 from fewtune.search.warm_start import known_points
 from fewtune.storage.journal import Journal
-from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
@@ -318,66 +317,41 @@ class Session(JournaledRun):
 
         There are several tasks if several boards measure.
         """
-        for turn in self.searched(states, room, {}):
-            if not turn.proposals:
-                self.note_end(turn.state, "design space exhausted")
-            why = self.patience.ends(turn.state)
-            if why is not None:
-                self.note_end(turn.state, why)
-            self.show(turn.state)
-
-    def searched(
-        self, states: list[TaskState], room: int, event_fields: dict[str, Any]
-    ) -> Iterator[TaskBatch]:
-        """Measure the searches' proposals, at most ``room``; yield each task's once it is learnt.
-
-        Each event also gets the entries of ``event_fields``.
-        """
-        turns: list[TaskBatch] = []
+        options, turns = self.options, list[TaskBatch]()
         for state in states:
-            if room <= 0:
-                break
+            # The first batch of a task leaves room for the other tasks.
+            most = options.batch_size if state.trials else options.trials_per_task
             self.announce(state)
             with self.measurer.phases.timed("search_s"):
-                proposed = self.searches.of(state).next_batch(min(room, self._most_of(state)))
+                search = self.searches.of(state)
+                proposed = search.next_batch(min(room, most, options.batch_size))
                 turns.append(TaskBatch.of(state, proposed))
             room -= len(turns[-1].proposals)
-        self.take_turns(turns, [event_fields for _ in turns])
-        for turn in turns:
-            state = turn.state
-            if len(turns) > 1:
-                # Extracting features may crash: that is then the fault of this task.
-                self.announce(state)
-            with self.measurer.phases.timed("model_update_s"):
-                times_s = [state.known[each.key].outcome.median_s for each in turn.asked]
-                self.searches.of(state).learn(turn.asked, times_s)
-            yield turn
-
-    def take_turns(
-        self, turns: list[TaskBatch], event_fields: list[dict[str, Any]]
-    ) -> list[list[Outcome]]:
-        """Measure the candidates of several tasks, and note them, one event for each task.
-
-        Parameters
-        ----------
-        turns : list of TaskBatch
-        event_fields : list of dict
-            Further entries of each task's event.
-        """
+            if room <= 0:
+                break
         measured = measure_together(self.measurer, turns)
         parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
-        for turn, outcomes, spent, more in zip(turns, measured, parts, event_fields, strict=True):
+        for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
             trials = [trial.as_json() for trial in turn.trials(outcomes)]
             task = turn.state.task.info.name
-            self.note({"kind": "batch", "task": task, **more, **spent, "trials": trials})
-        return measured
+            self.note({"kind": "batch", "task": task, **spent, "trials": trials})
+        for turn in turns:
+            self._learn_from(turn)
 
-    def _most_of(self, state: TaskState) -> int:
-        """Candidates of a task's next batch; the first batch leaves room for the other tasks."""
-        options = self.options
-        if state.trials:
-            return options.batch_size
-        return min(options.batch_size, options.trials_per_task)
+    def _learn_from(self, turn: TaskBatch) -> None:
+        """Let a search learn from its batch; end it if nothing more is to be expected."""
+        state = turn.state
+        # Extracting features may crash: that is then the fault of this task.
+        self.announce(state)
+        with self.measurer.phases.timed("model_update_s"):
+            times_s = [state.known[each.key].outcome.median_s for each in turn.asked]
+            self.searches.of(state).learn(turn.asked, times_s)
+        if not turn.proposals:
+            self.note_end(state, "design space exhausted")
+        why = self.patience.ends(state)
+        if why is not None:
+            self.note_end(state, why)
+        self.show(state)
 
     def show(self, state: TaskState, phase: str = "tune") -> None:
         """Show the state of the run."""

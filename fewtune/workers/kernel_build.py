@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from fewtune.runtime.kernel_store import KernelStore, link_shared
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import compiled, module_of, tvm, without_checks
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.prefetch import prefetched
@@ -45,20 +44,20 @@ class Candidate(NamedTuple):
         return module if schedule is None else schedule.mod
 
 
-class Contender(NamedTuple):
-    """A compiled kernel that can be used in some places of the model.
+class Made(NamedTuple):
+    """A kernel that was made ready.
 
     Attributes
     ----------
-    library : str
-        Where its code is.
+    object : Path or None
+        Its code, where it is kept (`fewtune.runtime.kernel_store`).
     shapes : list of tuple of int
         Shapes of its buffers, with weights laid out as it reads them.
     fault : str
         What is wrong with its outputs; empty if they are right, or were not looked at.
     """
 
-    library: str
+    object: Path | None
     shapes: Shapes
     fault: str = ""
 
@@ -77,35 +76,17 @@ class KernelMaker:
         self._target, self._checker = target, checker
         self._store = KernelStore.of(target)
 
-    def make(
-        self, scheduled: tvm.IRModule, wanted: ScheduleCheck | None, library: str = ""
-    ) -> Contender:
-        """A kernel, ready to be called.
-
-        Parameters
-        ----------
-        scheduled : IRModule
-        wanted : ScheduleCheck, optional
-            What it has to compute; not given for one that is known to be right.
-        library : str
-            Path of the library to write, if any.
-        """
+    def make(self, scheduled: tvm.IRModule, wanted: ScheduleCheck | None) -> Made:
+        """Make a kernel ready; without what it has to compute, it is known to be right."""
         module = as_in_model(scheduled, self._target)
-        function, built = module["main"], None
-        shapes, fault = argument_shapes(function), ""
-        kept = self._store.path(function) if self._store is not None else None
-        if wanted is not None or kept is None or not kept.is_file():
+        function, built, fault = module["main"], None, ""
+        shapes = argument_shapes(function)
+        if wanted is not None:
             with without_checks():
                 built = compiled(module, self._target)
-        if wanted is not None:
             code = getattr(built, "jit", lambda: built)()
             blocks = scheduled if PREPROC in tvm.ir.save_json(scheduled) else None
             fault = self._checker.check(code, shapes, blocks, wanted).fault
-        if not fault and self._store is not None:
-            kept = self._store.keep(function, built)
-        if library and not fault:
-            if kept is None:
-                export_library(built, Path(library))
-            else:
-                link_shared(library, [str(kept)])
-        return Contender(library, shapes, fault)
+        if fault or self._store is None:
+            return Made(None, shapes, fault)
+        return Made(self._store.keep(function, built), shapes)

@@ -12,19 +12,18 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fewtune.artifacts import CallSite, Skeleton
-from fewtune.machine.host import apart_from_the_pool
 from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import ContenderSamples, charged, followers
 from fewtune.tvm_compat.values import set_function, view_of
 from fewtune.verify.session import random_inputs
-from fewtune.workers.kernel_build import Contender
+from fewtune.workers.kernel_build import Shapes
 
 _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
@@ -36,6 +35,13 @@ _DRAWN = 2**16
 # Weights of so many numbers use memory that is already allocated, if any is: touching new memory
 # for the first time takes several times as long as filling it.
 _LARGE = 2**22
+
+
+class Contender(NamedTuple):
+    """A compiled kernel: its symbol in the library, and the shapes of its buffers."""
+
+    symbol: str
+    shapes: Shapes
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
@@ -55,6 +61,8 @@ class ModelRun:
     Parameters
     ----------
     skeleton : Skeleton
+    library : str
+        Path of a library with all contenders, and with threads of its own as a deployed one.
     contenders : dict of list of Contender
         By workload; at least one for every workload that the skeleton calls.
     target : Target
@@ -66,6 +74,7 @@ class ModelRun:
     def __init__(
         self,
         skeleton: Skeleton,
+        library: str,
         contenders: dict[str, list[Contender]],
         target: tvm.target.Target,
         lend: Callable[[int], Any | None] = lambda _: None,
@@ -73,8 +82,7 @@ class ModelRun:
         self._contenders = contenders
         self._lend = lend
         self._device = tvm_device(target)
-        paths = {one.library for each in contenders.values() for one in each}
-        self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
+        self._library = tvm.runtime.load_module(library)
         self._picked = dict.fromkeys(contenders, 0)
         self._spent_ns = [0] * len(skeleton.sites)
         self._workloads = [site.workload for site in skeleton.sites]
@@ -104,11 +112,10 @@ class ModelRun:
         counts = {name: len(each) for name, each in self._contenders.items()}
         picked = list(picks(counts, count * most, _SEED))
         times_s = np.empty((len(picked), len(self._workloads)))
-        with apart_from_the_pool():
-            for run, standing in enumerate(picked):
-                self._picked.update(standing)
-                self._run()
-                times_s[run] = self._spent_ns
+        for run, standing in enumerate(picked):
+            self._picked.update(standing)
+            self._run()
+            times_s[run] = self._spent_ns
         return charged(times_s / 1e9, self._workloads, picked, followers(touched))
 
     def _find_touched(self) -> list[tuple[list[int], list[int]]]:
@@ -128,7 +135,7 @@ class ModelRun:
         """The function for the skeleton to call at a site: it times the picked contender."""
         name, picked, spent_ns = site.workload, self._picked, self._spent_ns
         ready = [
-            (self._libraries[one.library]["main"], weights)
+            (self._library[one.symbol], weights)
             for one, weights in zip(
                 self._contenders[name], self._weights(site, self._contenders[name]), strict=True
             )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
-from fewtune.runtime.tvm import build, module_of, tvm, without_checks
+from fewtune.runtime.tvm import build, module_of, set_threads, tvm, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
@@ -44,7 +44,7 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
         os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPINS)
-        self._target = target_from_json(target_json)
+        self._target, self._threads = target_from_json(target_json), threads
         self.timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
         # Only for candidates with another layout of weights, which a check reads from it.
@@ -77,6 +77,9 @@ class Worker:
 
     def measure(self, number: int, specs: Specs, race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
+        if self._maker is not None:
+            self._maker = None
+            set_threads(self._threads)
         with self._alive():
             return self.timer.race(self._built[number], specs, race)
 
@@ -112,20 +115,25 @@ class Worker:
                 os._exit(1)
             raise
 
-    def make(self, candidate: Any, wanted: ScheduleCheck | None, library: str) -> Any:
+    def make(self, candidate: Any, wanted: ScheduleCheck | None) -> Any:
         """Get a kernel ready for a model (`fewtune.workers.kernel_build.KernelMaker`)."""
         if self._maker is None:
             self._maker = KernelMaker(self._target, self._own_checker())
+            # The other workers check on the other cores.
+            set_threads(1)
         with self._alive():
-            return self._maker.make(candidate.scheduled(self._target), wanted, library)
+            return self._maker.make(candidate.scheduled(self._target), wanted)
 
-    def load_model(self, skeleton_json: str, contenders: dict[str, list[Any]]) -> None:
+    def load_model(
+        self, skeleton_json: str, library: str, contenders: dict[str, list[Any]]
+    ) -> None:
         """Get a model ready to run with contenders; see `fewtune.workers.model_runner`."""
         from fewtune.artifacts import Skeleton
         from fewtune.workers.model_runner import ModelRun
 
         skeleton = Skeleton.model_validate_json(skeleton_json)
-        self._model = ModelRun(skeleton, contenders, self._target, self.timer.buffers.lend)
+        lend = self.timer.buffers.lend
+        self._model = ModelRun(skeleton, library, contenders, self._target, lend)
 
     def run_model(self) -> ContenderSamples:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
