@@ -204,7 +204,7 @@ def row_of(folders: dict[str, Path], trials: int, rounds: int) -> dict[str, Any]
 
 
 def curve_of(folder: Path, ends_ms: float) -> tuple[list[float], list[float]]:
-    """Seconds and latencies of a session: estimates, multiplied so that the last is what it took."""
+    """Seconds and latencies of a session: estimates, scaled so that the last is what it took."""
     points = Curve.read(folder).points
     times = ends_ms / points[-1].estimated_latency_ms if points else 0.0
     return [p.elapsed_s for p in points], [times * p.estimated_latency_ms for p in points]
@@ -220,7 +220,9 @@ def picture(row: dict[str, Any], folders: dict[str, Path]) -> bytes:
     def draw(axes: list[Axes]) -> None:
         axes[0].axhline(took_ms["onnxruntime"], color="gray", linestyle=":", label="onnxruntime")
         axes[0].step(shared_s, shared_ms, where="post", label="selective tuning")
-        axes[0].step(*curve_of(folders[FULL] / "tune", took_ms[FULL]), label="full tuning")
+        axes[0].step(
+            *curve_of(folders[FULL] / "tune", took_ms[FULL]), where="post", label="full tuning"
+        )
         axes[0].plot(ready_s, took_ms[FIRST], "ko", label="first library")
         axes[0].set(xscale="log", xlabel="seconds since the import", ylabel="latency (ms)")
         axes[0].set_title(row["model"])
