@@ -100,6 +100,20 @@ def _seed(command: _Parser) -> None:
     command.add_argument("--seed", type=int, default=0, help="of the weights of a light: model")
 
 
+def init(command: _Parser) -> None:
+    """Make a project in a git repository of your own.
+
+    Write fewtune's pipeline, its parameters and deployments into a folder of its own,
+    and make the repository a DVC repository if it is none. A pipeline that is there
+    stays, and `dvc repro` runs it as before. In a project that is there, bring its
+    dvc.yaml up to date with this version of fewtune, and write what is missing.
+
+      fewtune init                     in fewtune/
+      fewtune init tuning
+    """
+    command.add_argument("folder", nargs="?", default="fewtune", metavar="FOLDER")
+
+
 def check(command: _Parser) -> None:
     """Say what a run would make of a model, without registering it.
 
@@ -225,6 +239,7 @@ def report(command: _Parser) -> None:
       fewtune report
       fewtune report squeezenet --kernels
       fewtune report --markdown > results.md
+      fewtune report squeezenet --html
     """
     _only_models(command)
     _flag(command, "--kernels", "and each result's kernels")
@@ -232,6 +247,9 @@ def report(command: _Parser) -> None:
     form = command.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="as markdown")
     _json(form)
+    form.add_argument("--html", action="store_true", help="as a page that needs no network")
+    page = "file for the page (default .fewtune/report/MODEL.html)"
+    command.add_argument("--output", metavar="FILE", help=page)
 
 
 def compare(command: _Parser) -> None:
@@ -415,6 +433,7 @@ def ui(command: _Parser) -> None:
 
 # By the module of `pipelines.commands` that carries them out.
 _COMMANDS = {
+    "init": (init,),
     "models": (check, add, compile),
     "run": (run, record),
     "results": (report, compare, watch),

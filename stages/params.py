@@ -227,7 +227,7 @@ def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
 def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
     """A list of distinct plain names."""
     value = content.get(key)
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list) or not (value or key == "models"):
         raise InputError(f"{path}: {key} is {value!r}: give a list of names")
     for name in value:
         if name in RESERVED[key]:

@@ -46,7 +46,7 @@ def expanded(model: ModelProto) -> ModelProto:
     }
     # Of these, some forms stay as they are.
     stays = elementwise.HANDLERS.keys() | normalizations.HANDLERS.keys() | windows.HANDLERS.keys()
-    stays |= {("", "Concat"), ("", "SplitToSequence")}
+    stays |= {("", "Concat"), ("", "Split"), ("", "SplitToSequence")}
     assert not kinds & ((EARLY | UNROLLED).keys() - stays)
     return result
 

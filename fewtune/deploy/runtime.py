@@ -13,11 +13,10 @@ import shutil
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fewtune.errors import InputError, MachineError
 
@@ -33,10 +32,15 @@ _HEADER_BYTES = 24
 # Of an ELF file's header: where its segments are described, how many bytes each takes, how many
 # there are; of a segment: its kind, what is allowed on it, its address, its length.
 _ELF, _SEGMENT = struct.Struct("<32xQ14xHH"), struct.Struct("<II8xQ8xQ")
+# An array's content, or a text's: its address, and how many values or bytes it has.
+_PAIR = ctypes.c_int64 * 2
+# A `DLTensor` as words: the first is its data's address, the last an offset in bytes.
+_WORDS = ctypes.c_int64 * 6
 # Loaded, and only read.
 _READ_ONLY = (1, 4)
 # TVM's numbers for the first CPU and its allocator that keeps freed memory.
 _CPU, _POOLED = 1, 2
+Loaded = TypeVar("Loaded")
 
 
 class TVMError(Exception):
@@ -80,18 +84,48 @@ class ManagedTensor(ctypes.Structure):
     )
 
 
-class _Bytes(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 class Object:
-    """An owned reference to an object of TVM."""
+    """An owned reference to an object of TVM, and the index of its type."""
 
-    def __init__(self, handle: int, release: Callable[[int], int]) -> None:
-        self.handle, self._release = handle, release
+    __slots__ = ("_release", "handle", "kind")
+
+    def __init__(self, handle: int, kind: int, release: Callable[[int], int]) -> None:
+        self.handle, self.kind, self._release = handle, kind, release
 
     def __del__(self) -> None:
         self._release(self.handle)
+
+
+class Call:
+    """A function with its arguments, laid out once; a call gives an integer, an object or None."""
+
+    def __init__(
+        self, runtime: Runtime, function: Object, arguments: Sequence[int | str | Object]
+    ) -> None:
+        self._runtime, self._result = runtime, Any_()
+        values = (Any_ * max(1, len(arguments)))()
+        # What the addresses lead to.
+        self._kept: list[Any] = [function, values, *arguments]
+        for value, argument in zip(values, arguments, strict=False):
+            if isinstance(argument, Object):
+                value.type, value.value = argument.kind, argument.handle
+            elif isinstance(argument, str):
+                text = ctypes.create_string_buffer(argument.encode())
+                self._kept.append(text)
+                value.type, value.value = _TEXT, ctypes.addressof(text)
+            else:
+                value.type, value.value = _INT, argument
+        addresses = ctypes.addressof(values), len(arguments), ctypes.addressof(self._result)
+        self._given = function.handle, *addresses
+
+    def __call__(self) -> Any:
+        result = self._result
+        result.type = result.value = 0
+        if self._runtime.call_raw(*self._given):
+            raise TVMError(self._runtime.raised())
+        if result.type >= _FIRST_OBJECT:
+            return Object(result.value, result.type, self._runtime.release)
+        return None if result.type == _NONE else result.value
 
 
 class Runtime:
@@ -111,50 +145,26 @@ class Runtime:
                 f"{ffi} has version {version[0]}.{version[1]}, and this takes {_ABI[0]}.{_ABI[1]}: "
                 "install the apache-tvm-ffi that apache-tvm asks for"
             )
-        self._call = self._ffi.TVMFFIFunctionCall
-        self._call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
-        self._release = self._ffi.TVMFFIObjectDecRef
-        self._release.argtypes = [ctypes.c_void_p]
+        self.call_raw = self._ffi.TVMFFIFunctionCall
+        self.call_raw.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+        self.release = self._ffi.TVMFFIObjectDecRef
+        self.release.argtypes = [ctypes.c_void_p]
         self._functions: dict[str, Object] = {}
 
     def owned(self, handle: int) -> Object:
         """A reference that is given up when the result goes."""
-        return Object(handle, self._release)
+        return Object(handle, ctypes.c_int32.from_address(handle + 8).value, self.release)
 
-    def shared(self, handle: int) -> Object:
-        """Another reference to an object."""
-        self._ffi.TVMFFIObjectIncRef(ctypes.c_void_p(handle))
-        return self.owned(handle)
-
-    def call(self, function: Object, *arguments: int | str | Object | None) -> Any:
+    def call(self, function: Object, *arguments: int | str | Object) -> Any:
         """Call a function; gives an integer, an object or None."""
-        values = (Any_ * max(1, len(arguments)))()
-        kept = []
-        for value, argument in zip(values, arguments, strict=False):
-            if isinstance(argument, Object):
-                value.type, value.value = self.type_of(argument.handle), argument.handle
-            elif isinstance(argument, str):
-                kept.append(ctypes.create_string_buffer(argument.encode()))
-                value.type, value.value = _TEXT, ctypes.addressof(kept[-1])
-            elif argument is not None:
-                value.type, value.value = _INT, argument
-        result = Any_()
-        self.call_with(function.handle, ctypes.addressof(values), len(arguments), result)
-        if result.type >= _FIRST_OBJECT:
-            return self.owned(result.value)
-        return None if result.type == _NONE else result.value
-
-    def call_with(self, function: int, arguments: int, count: int, result: Any_) -> None:
-        """Call a function with arguments that are laid out already."""
-        if self._call(function, arguments, count, ctypes.addressof(result)):
-            raise TVMError(self._raised())
+        return Call(self, function, arguments)()
 
     def named(self, name: str) -> Object:
         """A function that TVM registers under a name."""
         if name not in self._functions:
             text, handle = name.encode(), ctypes.c_void_p()
             buffer = ctypes.create_string_buffer(text)
-            key = _Bytes(ctypes.addressof(buffer), len(text))
+            key = _PAIR(ctypes.addressof(buffer), len(text))
             self._ffi.TVMFFIFunctionGetGlobal(ctypes.byref(key), ctypes.byref(handle))
             if not handle.value:
                 raise MachineError(f"TVM's runtime has no function {name!r}: install apache-tvm")
@@ -165,39 +175,42 @@ class Runtime:
         """A tensor whose memory, shape and struct the caller keeps."""
         handle = ctypes.c_void_p()
         if self._ffi.TVMFFITensorFromDLPack(ctypes.byref(managed), 0, 1, ctypes.byref(handle)):
-            raise TVMError(self._raised())
+            raise TVMError(self.raised())
         return self.owned(handle.value or 0)
 
-    def tensors(self, result: Any_) -> list[Object]:
-        """The tensors that a call gave: one, or an array of them. Takes over its reference."""
-        given = self.owned(result.value)
-        if result.type == _TENSOR:
-            return [given]
-        if result.type != _ARRAY:
-            raise TVMError(f"the library gave an object of type {result.type}, no tensors")
-        data = ctypes.c_void_p.from_address(given.handle + _HEADER_BYTES).value
-        count = ctypes.c_int64.from_address(given.handle + _HEADER_BYTES + 8).value
-        return [self.shared(item.value) for item in (Any_ * count).from_address(data or 0)]
-
-    def type_of(self, handle: int) -> int:
-        """The index of an object's type."""
-        return ctypes.c_int32.from_address(handle + 8).value
-
-    def _raised(self) -> str:
+    def raised(self) -> str:
         """What the last failed call says, in one line."""
         handle = ctypes.c_void_p()
         self._ffi.TVMFFIErrorMoveFromRaised(ctypes.byref(handle))
         if not handle.value:
             return "TVM says no reason"
         error = self.owned(handle.value)
-        kind, message = (_Bytes * 2).from_address(error.handle + _HEADER_BYTES)
-        texts = [ctypes.string_at(each.data, each.size).decode() for each in (kind, message)]
+        pairs = (_PAIR * 2).from_address(error.handle + _HEADER_BYTES)
+        texts = [ctypes.string_at(*pair).decode() for pair in pairs]
         return " ".join(": ".join(texts).split())
 
 
 def tensor_at(handle: int) -> DLTensor:
     """The fields of a tensor, which may be written."""
     return DLTensor.from_address(handle + _HEADER_BYTES)
+
+
+def addresses_in(given: Any) -> list[int]:
+    """Where the tensors that a call gave have their numbers: of one, or of an array of them."""
+    kind = given.kind if isinstance(given, Object) else _NONE
+    if kind == _TENSOR:
+        handles = [given.handle]
+    elif kind == _ARRAY:
+        data, count = _PAIR.from_address(given.handle + _HEADER_BYTES)
+        # Of each value, the second half.
+        handles = (ctypes.c_int64 * (2 * count)).from_address(data)[1::2] if count else []
+    else:
+        raise TVMError(f"the library gave an object of type {kind}, no tensors")
+    found = []
+    for handle in handles:
+        words = _WORDS.from_address(handle + _HEADER_BYTES)
+        found.append(words[0] + words[-1])
+    return found
 
 
 @cache
@@ -246,12 +259,12 @@ class Machine:
         call, named = self.runtime.call, self.runtime.named
         self._lookup = named("ffi.ModuleGetFunction")
         try:
-            with loadable(library) as path:
-                executable = call(named("ffi.Module.load_from_file.so"), str(path), "so")
+            load = named("ffi.Module.load_from_file.so")
+            executable = load_as_on_disk(library, lambda path: call(load, path, "so"))
             self._machine = call(call(self._lookup, executable, "vm_load_executable", 1))
             start = call(self._lookup, self._machine, "vm_initialization", 1)
             call(start, _CPU, 0, _POOLED)
-            _forget_pages(path)
+            _forget_pages(library)
             call(self._found(executable, "fewtune_set_threads"), threads)
         except TVMError as fault:
             raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
@@ -272,9 +285,7 @@ def _forget_pages(library: Path) -> None:
 
     Only segments that are never written: the kernel reads a page of such a one again where needed.
     """
-    with open("/proc/self/maps") as lines:
-        mapped = [line.rstrip("\n").split(maxsplit=5) for line in lines]
-    bases = [int(place.split("-")[0], 16) for place, *_, name in mapped if name == str(library)]
+    bases = _addresses_of(library)
     if not bases:
         return
     with library.open("rb") as stream:
@@ -290,21 +301,25 @@ def _forget_pages(library: Path) -> None:
             madvise(first, max(0, last - first), mmap.MADV_DONTNEED)
 
 
-@contextmanager
-def loadable(library: Path) -> Iterator[Path]:
-    """A path under which the file of a library is loaded as it is on disk now.
+def load_as_on_disk(library: Path, load: Callable[[str], Loaded]) -> Loaded:
+    """Load a library's file as it is on disk now.
 
-    A loader returns an earlier library of the same path as long as it is in use, even if the file
-    has changed. So a library of a path in use is loaded from a copy.
+    A loader returns an earlier library of the same path as long as it is in use, even if another
+    file lies there now. A model that is tuned twice in a process would then run as it was the first
+    time. So a file that is not mapped after its loading is loaded from a copy.
     """
     path = library.resolve()
-    inode = str(path.stat().st_ino)
-    names = (str(path), f"{path} (deleted)")
-    with open("/proc/self/maps") as lines:
-        mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in lines]
-    if not any(number != inode and name in names for number, *rest in mapped for name in rest):
-        yield path
-        return
+    loaded = load(str(path))
+    if _addresses_of(path):
+        return loaded
     # A link does not do: the loader follows it.
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        yield Path(shutil.copyfile(path, f"{scratch}/{path.name}"))
+        return load(shutil.copyfile(path, f"{scratch}/{path.name}"))
+
+
+def _addresses_of(path: Path) -> list[int]:
+    """Where a file is mapped into this process's memory, under any name."""
+    inode = str(path.stat().st_ino)
+    with open("/proc/self/maps") as lines:
+        mapped = [words for line in lines if (words := line.split(maxsplit=5))[4] == inode]
+    return [int(place.split("-")[0], 16) for place, *_ in mapped]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import weakref
@@ -12,26 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fewtune.deploy.bound import DTYPES, Bound
 from fewtune.deploy.note import TYPES, Function, Note, Tensor, require_runnable
-from fewtune.deploy.runtime import (
-    Any_,
-    DLTensor,
-    Machine,
-    ManagedTensor,
-    Object,
-    TVMError,
-    runtime,
-    tensor_at,
-)
+from fewtune.deploy.runtime import Machine, TVMError, runtime
 from fewtune.deploy.shapes import Padded, Peer, Runs, padding_for
 from fewtune.errors import InputError, MachineError
 
-# Kernels read inputs by instructions that want addresses that are multiples of this.
-_ALIGNMENT = 64
 _ARRAYS = (np.ndarray, np.generic)
-_DTYPES = {name: np.dtype(name) for name in TYPES}
-# DLPack's codes of types by NumPy's kinds.
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 
 
 class SessionOptions:
@@ -110,12 +96,15 @@ class InferenceSession:
         self.note = require_runnable(self._path)
         asked = threads or getattr(sess_options, "intra_op_num_threads", 0) or None
         self._threads = _threads(asked, self.note.threads)
-        self._names = {spec.name for spec in self.note.functions[0].inputs}
+        self._inputs = [(spec, DTYPES[spec.dtype]) for spec in self.note.functions[0].inputs]
+        names = [spec.name for spec, _ in self._inputs]
+        self._names = set(names)
+        self._limits = [(names.index(name), *both) for name, both in self.note.limits.items()]
         with _LOADING:
             _require_version(self._path, self.note)
             machine = Machine(self._path, self._threads)
             self._bound = {
-                tuple(each.shape for each in one.inputs): _Bound(machine, one)
+                tuple(each.shape for each in one.inputs): Bound(machine, one)
                 for one in self.note.functions
             }
             # Not to be waited for by a signal's handler of the thread that holds it.
@@ -182,10 +171,11 @@ class InferenceSession:
             As `run`; if an output does not fit or cannot be written.
         """
         places = {name: _shared(name, value) for name, value in outputs.items()}
+        numbers = self._numbers(list(places))
         bound, arrays = self._checked(input_feed)
-        for spec in self._chosen(bound, list(places)):
-            place = places[spec.name]
-            if (place.dtype, place.shape) != (_DTYPES[spec.dtype], spec.shape):
+        for number, place in zip(numbers, places.values(), strict=True):
+            spec = bound.function.outputs[number]
+            if (place.dtype, place.shape) != (DTYPES[spec.dtype], spec.shape):
                 raise InputError(
                     f"output {spec.name!r} is {spec.dtype} of shape {spec.shape}, and an array of "
                     f"{place.dtype} of shape {place.shape} was given for it"
@@ -193,8 +183,8 @@ class InferenceSession:
             if not place.flags.writeable:
                 raise InputError(f"the array for output {spec.name!r} is read-only")
         given = self._called(bound, arrays)
-        for name, place in places.items():
-            np.copyto(place, given[name])
+        for number, place in zip(numbers, places.values(), strict=True):
+            np.copyto(place, given[number])
 
     def run_dlpack(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
@@ -210,19 +200,17 @@ class InferenceSession:
     def _run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
     ) -> list[np.ndarray]:
-        bound, arrays = self._checked(input_feed)
-        chosen = self._chosen(bound, output_names)
-        given = self._called(bound, arrays)
-        return [given[spec.name] for spec in chosen]
+        numbers = None if output_names is None else self._numbers(output_names)
+        given = self._called(*self._checked(input_feed))
+        return given if numbers is None else [given[number] for number in numbers]
 
-    def _chosen(self, bound: Runs, names: Sequence[str] | None) -> Sequence[Tensor]:
-        if names is None:
-            return bound.function.outputs
-        known = {spec.name: spec for spec in bound.function.outputs}
+    def _numbers(self, names: Sequence[str]) -> list[int]:
+        """Where outputs stand."""
+        known = [spec.name for spec in self.note.functions[0].outputs]
         for name in names:
             if name not in known:
                 raise InputError(f"the model has no output {name!r}: it has {', '.join(known)}")
-        return [known[name] for name in names]
+        return [known.index(name) for name in names]
 
     def _serving(self, arrays: list[np.ndarray]) -> tuple[Runs, list[np.ndarray]]:
         """What serves arrays of these shapes, and the arrays for it."""
@@ -247,22 +235,22 @@ class InferenceSession:
             raise InputError(
                 f"inputs {sorted(input_feed)} were given, and the model takes {sorted(self._names)}"
             )
-        specs = self.note.functions[0].inputs
-        arrays = [_array(spec, input_feed[spec.name]) for spec in specs]
+        arrays = [_array(spec, dtype, input_feed[spec.name]) for spec, dtype in self._inputs]
         bound, arrays = self._serving(arrays)
-        for name, (lowest, highest) in self.note.limits.items():
-            array = arrays[bound.places[name]]
+        for place, lowest, highest in self._limits:
+            array = arrays[place]
             if array.size and (
                 np.minimum.reduce(array, axis=None) < lowest
                 or np.maximum.reduce(array, axis=None) > highest
             ):
+                name = self._inputs[place][0].name
                 raise InputError(
                     f"input {name!r} has values from {array.min()} to {array.max()}: as indices "
                     f"they may be {lowest} to {highest}"
                 )
         return bound, arrays
 
-    def _called(self, bound: Runs, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def _called(self, bound: Runs, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """Run a function; the outputs share TVM's memory."""
         with self._lock:
             if self._is_running:
@@ -283,93 +271,6 @@ class InferenceSession:
     def _renew(self) -> None:
         """Forget, in a forked child, who held the lock in the parent, and onnxruntime's threads."""
         self._lock, self._peer = threading.RLock(), None
-
-
-class _Memory:
-    """Memory of a tensor of TVM, which stays as long as NumPy uses it."""
-
-    def __init__(self, owner: Object, spec: Tensor) -> None:
-        tensor = tensor_at(owner.handle)
-        self._owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "data": ((tensor.data or 0) + tensor.byte_offset, False),
-            "shape": tuple(tensor.shape[: tensor.ndim]),
-            "typestr": _DTYPES[spec.dtype].str,
-        }
-
-
-class _Bound:
-    """A function of a library, and tensors for its inputs that are used in every call."""
-
-    def __init__(self, machine: Machine, function: Function) -> None:
-        self.function = function
-        self.places = {spec.name: place for place, spec in enumerate(function.inputs)}
-        self.text = " ".join(
-            f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in function.inputs
-        )
-        self._runtime = machine.runtime
-        self._machine = machine
-        self._function = machine.function(function.function)
-        self._slots = [_Slot(machine, spec) for spec in function.inputs]
-        self._arguments = (Any_ * max(1, len(self._slots)))()
-        for value, slot in zip(self._arguments, self._slots, strict=False):
-            value.type = machine.runtime.type_of(slot.tensor.handle)
-            value.value = slot.tensor.handle
-
-    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Run on arrays that fit."""
-        for slot, array in zip(self._slots, arrays, strict=True):
-            slot.take(array)
-        result = Any_()
-        address = ctypes.addressof(self._arguments)
-        self._runtime.call_with(self._function.handle, address, len(arrays), result)
-        outputs = {}
-        for spec, owner in zip(self.function.outputs, self._runtime.tensors(result), strict=True):
-            memory = np.asarray(_Memory(owner, spec))
-            # An output may be an input as it is, whose memory is another's.
-            own = not any(slot.holds(memory) for slot in self._slots)
-            outputs[spec.name] = memory if own else memory.copy()
-        return outputs
-
-
-class _Slot:
-    """An input's tensor: it lies on the caller's memory where that is aligned, else on its own."""
-
-    def __init__(self, machine: Machine, spec: Tensor) -> None:
-        dtype = _DTYPES[spec.dtype]
-        raw = np.zeros(int(np.prod(spec.shape)) * dtype.itemsize + _ALIGNMENT, np.uint8)
-        begin = -raw.ctypes.data % _ALIGNMENT
-        size = raw.size - _ALIGNMENT
-        self._staging = raw[begin : begin + size].view(dtype).reshape(spec.shape)
-        self._address = self._staging.ctypes.data
-        self._shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*spec.shape)
-        self._managed = ManagedTensor(
-            DLTensor(
-                data=self._address,
-                device_type=1,
-                ndim=len(spec.shape),
-                code=_CODES[dtype.kind],
-                bits=8 * dtype.itemsize,
-                lanes=1,
-                shape=ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64)),
-            )
-        )
-        self.tensor = machine.runtime.tensor(self._managed)
-        self._fields = tensor_at(self.tensor.handle)
-        self._bytes = size
-
-    def take(self, array: np.ndarray) -> None:
-        """Hold an array's values for the next call; the array stays until its end."""
-        address = array.ctypes.data
-        if address % _ALIGNMENT or not array.flags.c_contiguous:
-            np.copyto(self._staging, array)
-            address = self._address
-        self._fields.data = address
-
-    def holds(self, memory: np.ndarray) -> bool:
-        """Whether some memory is what the input lies on."""
-        return 0 <= memory.ctypes.data - self._fields.data < max(1, self._bytes)
 
 
 def load(path: str | Path) -> Callable[..., dict[str, np.ndarray]]:
@@ -418,12 +319,14 @@ def _require_version(library: Path, note: Note) -> None:
         )
 
 
-def _array(spec: Tensor, value: Any) -> np.ndarray:
+def _array(spec: Tensor, dtype: np.dtype[Any], value: Any) -> np.ndarray:
     """What was given for an input as an array of its type, copied only where it has none."""
+    if type(value) is np.ndarray and value.dtype == dtype:
+        return value
     if not isinstance(value, _ARRAYS) and not hasattr(value, "__dlpack__"):
         return _converted(spec, value)
     array = _shared(spec.name, value)
-    if array.dtype != _DTYPES[spec.dtype]:
+    if array.dtype != dtype:
         raise InputError(
             f"input {spec.name!r} takes {spec.dtype}, and an array of {array.dtype} was given: "
             f"convert it by astype({spec.dtype!r})"

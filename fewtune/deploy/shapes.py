@@ -18,11 +18,10 @@ class Runs(Protocol):
     """A function that serves calls, and what names it."""
 
     function: Function
-    places: dict[str, int]
     text: str
 
-    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Run on arrays that fit."""
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for arrays that fit."""
 
 
 class Padding(NamedTuple):
@@ -77,7 +76,6 @@ class Padded:
 
     def __init__(self, bound: Runs, padding: Padding, note: Note) -> None:
         self._bound, self._padding, self._note = bound, padding, note
-        self.places = bound.places
         self.function = replace(
             bound.function, outputs=tuple(map(self._cut, bound.function.outputs))
         )
@@ -96,11 +94,10 @@ class Padded:
             made.append(array)
         return made
 
-    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run on padded arrays."""
-        given = self._bound.run(arrays)
-        specs = self.function.outputs
-        return {spec.name: given[spec.name][tuple(map(slice, spec.shape))] for spec in specs}
+        given = zip(self._bound.run(arrays), self.function.outputs, strict=True)
+        return [array[tuple(map(slice, spec.shape))] for array, spec in given]
 
     def _cut(self, spec: Tensor) -> Tensor:
         """An output without what belongs to the padding."""
@@ -148,16 +145,15 @@ class Peer:
                 f"{', '.join(sorted(inputs))}, its outputs {', '.join(sorted(outputs))}"
             )
         self.function = first
-        self.places = {spec.name: place for place, spec in enumerate(first.inputs)}
         self.text = "onnxruntime"
 
-    def run(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run once."""
         names = [spec.name for spec in self.function.outputs]
-        feeds = {name: arrays[place] for name, place in self.places.items()}
+        specs = self.function.inputs
+        feeds = {spec.name: array for spec, array in zip(specs, arrays, strict=True)}
         try:
-            found = self._session.run(names, feeds)
+            return list(self._session.run(names, feeds))
         except Exception as fault:  # noqa: BLE001 (onnxruntime raises several kinds)
             reason = last_line(fault)
             raise InputError(f"onnxruntime cannot run the model on this: {reason}") from None
-        return dict(zip(names, found, strict=True))

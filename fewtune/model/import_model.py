@@ -224,10 +224,10 @@ def _imported(
     left_out: Mapping[str, str] | None,
 ) -> Imported:
     """Import a model at one shape."""
-    name = loaded.name
-    bound, simplified, presimplified = _graphs(loaded)
+    name, bound = loaded.name, light(loaded.bound())
     loaded = replace(loaded, model=onnx.ModelProto())
     give_back_memory()
+    simplified, presimplified = _simplified(name, bound)
     comparison = _Comparison(loaded, bound, simplified, threads, options)
     try:
         made = lower_checked(bound, target, options, comparison.check, left_out, presimplified)
@@ -247,12 +247,8 @@ def _imported(
     return Imported(report, made.module, bound, comparison.reference)
 
 
-def _graphs(loaded: LoadedModel) -> tuple[LightModel, LightModel, LightModel | None]:
-    """A model bound, simplified, and as it is lowered unless a rewrite failed.
-
-    These graphs share their weights.
-    """
-    bound = light(loaded.bound())
+def _simplified(name: str, bound: LightModel) -> tuple[LightModel, LightModel | None]:
+    """A bound model simplified, and as it is lowered unless a rewrite failed."""
     check_finite(bound.model)
     forgiving = OptionalSteps(forgiving=True)
     layered = prepare.with_light_layers(bound, forgiving)
@@ -260,10 +256,10 @@ def _graphs(loaded: LoadedModel) -> tuple[LightModel, LightModel, LightModel | N
     simplified = light(prepare.unrolled(layered.model))
     if not can_show_fault(simplified.model):
         raise InputError(
-            f"{loaded.name}: its weights are all one constant, so no check of its outputs can show "
+            f"{name}: its weights are all one constant, so no check of its outputs can show "
             "a fault; give a model with real or random weights"
         )
-    return bound, simplified, layered if forgiving.fault is None else None
+    return simplified, layered if forgiving.fault is None else None
 
 
 class _Comparison:

@@ -26,7 +26,14 @@ from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
 from fewtune.model.passes.relax_calls import FLOAT
 from fewtune.model.passes.winograd import Winograd
-from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
+from fewtune.model.unsupported import (
+    OPEN_SHAPES,
+    UnsupportedError,
+    UnsupportedNode,
+    explain,
+    operator_of,
+)
+from fewtune.onnx_graph.external_data import LightModel, array_of, light
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.process.apart import at
@@ -38,7 +45,7 @@ from fewtune.runtime.executable import module_pass
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task import weight_layout
-from fewtune.tvm_compat.folding import unoptimized_folding
+from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.onnx_importer import known_operators, with_converters
 
 Layout = Literal["NHWC", "NCHW"]
@@ -74,7 +81,7 @@ _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
 
 
 def lower(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | LightModel,
     target: tvm.target.Target,
     layout: Layout,
     winograd: Winograd | None = None,
@@ -85,7 +92,7 @@ def lower(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model : ModelProto or LightModel
         Static shapes, simplified (`fewtune.onnx_graph.simplify.simplify`).
     target : tvm.target.Target
     layout : {"NHWC", "NCHW"}
@@ -112,11 +119,11 @@ def lower(
     traits = None if has_own_device(target) else CpuTraits.of(target)
     # The time of the conversion grows with the square of the number of kernels: minutes for an
     # unrolled sequence of thousands.
-    is_convolutional = any(node.op_type in _CONVOLUTIONS for node in model.graph.node)
+    graph, _arrays = light(model)
+    is_convolutional = any(node.op_type in _CONVOLUTIONS for node in graph.graph.node)
     converts = layout == "NHWC" and is_convolutional
-    # Weights are in memory once: neither the graph nor what it is imported as is kept.
-    given = [_relax_of(model, steps, traits)]
-    del model
+    # What the graph is imported as is not kept.
+    given = [_relax_of(graph, steps, traits)]
     give_back_memory()
 
     if layout == "NCHW":
@@ -140,19 +147,20 @@ def lower(
         module_pass(with_moved_constants),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        relax.transform.FoldConstant(),
+        module_pass(folding.fold),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
         *_step(steps, WINOGRAD, module_pass(planned)),
         relax.transform.LegalizeOps(_legalizers(steps, traits, winograd, padding)),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
+        module_pass(folding.fold),
         module_pass(fusion.fuse),
         relax.transform.DeadCodeElimination(),
     ]
     at("TVM was lowering the graph to kernels")
-    with target, tvm.transform.PassContext(opt_level=3), unoptimized_folding():
+    with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(given.pop())
+    give_back_memory()
     _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
         lowered = vector_math.left_to_library(lowered)
@@ -170,9 +178,7 @@ def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
             continue
         for buffer in function.params:
             if not all(isinstance(extent, tvm.tirx.IntImm) for extent in buffer.shape):
-                raise ValueError(
-                    f"TVM makes kernel {symbol.name_hint!r} of it, whose shapes only a run knows"
-                )
+                raise ValueError(f"TVM makes kernel {symbol.name_hint!r} of it, {OPEN_SHAPES}")
 
 
 def _relax_of(
@@ -182,7 +188,7 @@ def _relax_of(
 
     # The importer prints the operator on which it fails.
     printed = contextlib.redirect_stdout(io.StringIO())
-    with with_converters(converters(traits, steps), _named), printed:
+    with with_converters(converters(traits, steps), _named, array_of), printed:
         _refuse_unknown_operators(model)
         return from_onnx(model, keep_params_in_input=False)
 

@@ -150,7 +150,7 @@ class _Attempt(Generic[Found]):
         weight_bytes = sum(map(tensor_bytes, all_tensors(self.bound.model)))
         winograd = Winograd(most_bytes=_FOR_WEIGHTS * (self.most_growth - 1) * weight_bytes)
         padding = Padding()
-        lowered = lower(simplified.whole(), self.target, layout, winograd, padding, steps)
+        lowered = lower(simplified, self.target, layout, winograd, padding, steps)
         here, scheduled = checking_target(self.target), lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):

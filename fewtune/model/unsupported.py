@@ -13,8 +13,9 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.order import reads
 
 _MOST_TRIALS = 400
-# TVM's message contains this if sizes depend on values, such as those of a Slice by an input.
-_OPEN_SIZE_MARK = "shape_func"
+# Of messages where sizes depend on values, such as those of a Slice by an input: TVM's and ours.
+OPEN_SHAPES = "whose shapes only a run knows"
+_OPEN_SIZE_MARKS = ("shape_func", OPEN_SHAPES)
 _OPEN_SIZE = "the values that it reads choose its places or its size while the model runs"
 
 
@@ -87,7 +88,7 @@ def unsupported_nodes(
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
                 line = last_line(fault)
-                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in line else line
+                reasons[key] = _OPEN_SIZE if any(m in line for m in _OPEN_SIZE_MARKS) else line
         reason = reasons.get(key)
         if reason is not None:
             name = node.name or next((output for output in node.output if output), "unnamed")

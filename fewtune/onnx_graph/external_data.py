@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import (
@@ -60,10 +61,15 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
     for tensor in all_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
+        try:
+            info = ExternalDataInfo(tensor)
+        except ValueError as fault:
+            raise InputError(
+                f"tensor {tensor.name!r} has an impossible offset or length of its external data "
+                f"({fault}): the model is damaged, export it again"
+            ) from None
+        location, offset, length = info.location, info.offset or 0, info.length or 0
         path = _checked_path(tensor.name, location, directory)
-        offset, length = _extent(tensor.name, entries)
         size, needed = path.stat().st_size, _needed_bytes(tensor)
         if length and length < needed:
             raise InputError(
@@ -110,17 +116,6 @@ def _checked_path(tensor: str, location: str, directory: Path) -> Path:
             "put it beside the model under that name"
         )
     return path
-
-
-def _extent(tensor: str, entries: dict[str, str]) -> tuple[int, int]:
-    try:
-        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
-    except ValueError:
-        offset = -1
-        length = 0
-    if offset < 0 or length < 0:
-        raise InputError(f"tensor {tensor!r} has external data with an impossible offset or length")
-    return offset, length
 
 
 def load(path: Path) -> ModelProto:

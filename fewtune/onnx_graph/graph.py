@@ -85,10 +85,8 @@ def all_graphs(graph: GraphProto | FunctionProto) -> Iterator[GraphProto | Funct
 
 def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
     """Nodes of the graph and of every graph nested in it."""
-    for node in graph.node:
-        yield node
-        for inner in nested_graphs(node):
-            yield from all_nodes(inner)
+    for each in all_graphs(graph):
+        yield from each.node
 
 
 def names_read(node: NodeProto) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,17 +21,13 @@ MAX_ELEMENTS = 4096
 _EXAMPLE_IMAGE, _EXAMPLE_LENGTH = 224, 128
 # Names that exporters write for every unknown axis: two axes of one such name may differ.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
-# Operators and functions in the names of dimensions that follow from others.
-_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+# Operators in the names of dimensions that follow from others.
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., float]]
-_FUNCTIONS = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
 
 
 def input_shapes(
@@ -173,21 +168,18 @@ def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
         size = _value_of(ast.parse(name.strip(), mode="eval").body, sizes)
     except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError):
         return None
-    return int(size) if size == int(size) and size >= 1 else None
+    return size if size >= 1 else None
 
 
-def _value_of(term: ast.expr, sizes: Mapping[str, int]) -> float:
+def _value_of(term: ast.expr, sizes: Mapping[str, int]) -> int:
     """Value of a term; raises KeyError or ValueError if a part of it is not known."""
-    if isinstance(term, ast.Constant) and isinstance(term.value, int):
-        return term.value
-    if isinstance(term, ast.Name):
-        return sizes[term.id]
-    if isinstance(term, ast.BinOp) and type(term.op) in _ARITHMETIC:
-        left, right = _value_of(term.left, sizes), _value_of(term.right, sizes)
-        return _ARITHMETIC[type(term.op)](left, right)
-    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name):
-        function = _FUNCTIONS[term.func.id.lower()]
-        return function(*(_value_of(each, sizes) for each in term.args))
+    match term:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.BinOp(left, function, right) if type(function) in _ARITHMETIC:
+            return _ARITHMETIC[type(function)](_value_of(left, sizes), _value_of(right, sizes))
     raise ValueError("not a term of dimensions")
 
 

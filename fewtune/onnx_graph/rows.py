@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from fewtune.onnx_graph.graph import (
-    STANDARD,
-    attributes_of,
-    has_nested_graphs,
-    names_read,
-    optional,
-)
+from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.views import BINARY, UNARY
 
@@ -47,11 +41,9 @@ def planes_of_rows(model: ModelProto) -> ModelProto:
     Parameters
     ----------
     model : ModelProto
-        With inferred shapes. One without such convolutions, or with nested graphs, which may read
-        any value, is left as it is.
+        With inferred shapes and without nested graphs. One without such convolutions is left as it
+        is.
     """
-    if has_nested_graphs(model):
-        return model
     lifter = _Lifter(model)
     return lifter.lifted() if lifter.has_rows else model
 
@@ -86,7 +78,7 @@ class _Lifter:
         """Add all nodes."""
         for node in self._nodes:
             if not self._lifts(node):
-                self._write(names_read(node))
+                self._write(node.input)
                 self._graph.add(node, {})
         self._write(self._outputs)
         return self._graph.model()
@@ -229,13 +221,7 @@ class _Lifter:
             return False
         spread = graph.constant(np.insert(value, _AXIS, 1))
         further = [roi, spread] if asked == scales else [roi, "", spread]
-        return not self._crops(node) and self._computes(node, [self._planes[data], *further])
-
-    @staticmethod
-    def _crops(node: NodeProto) -> bool:
-        """Whether a Resize reads its region, which has two numbers for each axis."""
-        mode = attributes_of(node).get("coordinate_transformation_mode", b"")
-        return bool(mode == b"tf_crop_and_resize")
+        return self._computes(node, [self._planes[data], *further])
 
 
 def _as_plane(shape: list[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -58,6 +59,7 @@ _RESIZE_MODES = 11
 _FOLDING = "onnxslim"
 # Of onnxslim, between which shapes are inferred: what one folds may let the next fold more.
 _MOST_ROUNDS = 10
+_MATRIX = 2
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
@@ -211,12 +213,14 @@ def slimmed(model: ModelProto) -> LightModel:
 
     given, references = _foldable(model)
     try:
-        with _weights_outside(), contextlib.redirect_stdout(io.StringIO()):
-            core.OptimizationSettings.reset()
+        with _mended_onnxslim(), contextlib.redirect_stdout(io.StringIO()):
+            # Tying compares all small constants in pairs.
+            core.OptimizationSettings.reset(["weight_tying"])
             for _ in range(_MOST_ROUNDS):
                 # Its own inference of shapes takes longer than all the rest.
                 count, made = len(given.graph.node), core.optimize(given)
                 _take_out(made, references)
+                _straighten(made, references)
                 shared = light(made)
                 given = with_shapes(shared.model)
                 if len(given.graph.node) == count:
@@ -267,19 +271,48 @@ def _take_out(model: ModelProto, references: dict[str, TensorProto]) -> None:
             tensor.name = name
 
 
+def _straighten(model: ModelProto, references: dict[str, TensorProto]) -> None:
+    """Let products read weights that onnxslim has transposed as they were given, in place.
+
+    A transposed copy of each weight would be as large as all weights.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = Counter(name for node in all_nodes(model.graph) for name in node.input)
+    matrices = [each for each in references.values() if len(each.dims) == _MATRIX]
+    columns = {array_of(each)[:, :1].tobytes(): each for each in matrices}
+    for node in model.graph.node:
+        tensor = tensors.get(node.input[1]) if node.op_type == "Gemm" else None
+        if tensor is None or tensor.external_data or readers[tensor.name] > 1:
+            continue
+        turned = array_of(tensor) if attributes_of(node).get("transB") else np.zeros(0)
+        known = columns.get(turned[:1].tobytes())
+        if known is None or known.data_type != tensor.data_type:
+            continue
+        if np.array_equal(array_of(known).T, turned):
+            name = tensor.name
+            tensor.CopyFrom(known)
+            tensor.name = name
+            set_attributes(node, transB=0)
+
+
 @contextlib.contextmanager
-def _weights_outside() -> Iterator[None]:
-    """Within the block, onnxslim reads the weights that a light model refers to."""
+def _mended_onnxslim() -> Iterator[None]:
+    """Within the block, onnxslim reads the weights that a light model refers to.
+
+    It adds a fused node without a walk over the whole graph for the names of its tensors.
+    """
+    from onnxslim.third_party.onnx_graphsurgeon import Graph, Node
     from onnxslim.third_party.onnx_graphsurgeon.ir.tensor import LazyValues
 
-    load = LazyValues.load
+    load, layer = LazyValues.load, Graph.layer
     LazyValues.load = lambda values: (
         array_of(values.tensor) if is_outside(values.tensor) else load(values)
     )
+    Graph.layer = lambda graph, **node: graph.nodes.append(Node(**node))
     try:
         yield
     finally:
-        LazyValues.load = load
+        LazyValues.load, Graph.layer = load, layer
 
 
 def _interface(model: ModelProto) -> tuple[list[str], list[str]]:

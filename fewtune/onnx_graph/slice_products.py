@@ -13,14 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from fewtune.onnx_graph.graph import (
-    attach_weights,
-    attributes_of,
-    detach_weights,
-    has_nested_graphs,
-    live_nodes,
-    set_nodes,
-)
+from fewtune.onnx_graph.graph import attributes_of, live_nodes, set_nodes
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 # Axes of the tensors whose slices are multiplied, and inputs of a Slice with one axis.
@@ -42,16 +35,13 @@ def join_slice_products(model: ModelProto) -> ModelProto:
     Parameters
     ----------
     model : ModelProto
-        With inferred shapes. A model with nested graphs is left as it is.
+        With inferred shapes and without nested graphs.
     """
-    if has_nested_graphs(model):
-        return model
-    light_model, weights = detach_weights(model)
-    graph = GraphBuilder(light_model, {})
+    graph = GraphBuilder(model, {})
     constants = {tensor.name for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
     groups: dict[tuple[Any, ...], list[_Part]] = {}
-    for node in light_model.graph.node:
+    for node in model.graph.node:
         part = _part_of(graph, node, constants, producers)
         if part is not None:
             attributes = sorted(each.SerializeToString() for each in node.attribute)
@@ -64,7 +54,7 @@ def join_slice_products(model: ModelProto) -> ModelProto:
             joined |= {part.node.output[0]: (part, group[0]) for part in group}
     if not joined:
         return model
-    for node in light_model.graph.node:
+    for node in model.graph.node:
         found = joined.get(node.output[0])
         if found is None:
             graph.add(node, {})
@@ -72,7 +62,7 @@ def join_slice_products(model: ModelProto) -> ModelProto:
             _gather(graph, *found)
     result = graph.model()
     set_nodes(result, live_nodes(result))
-    return attach_weights(result, weights)
+    return result
 
 
 def _part_of(

@@ -21,13 +21,7 @@ from typing import NamedTuple
 
 from onnx import ModelProto, NodeProto
 
-from fewtune.onnx_graph.graph import (
-    STANDARD,
-    attach_weights,
-    attributes_of,
-    detach_weights,
-    has_nested_graphs,
-)
+from fewtune.onnx_graph.graph import STANDARD, attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -51,20 +45,17 @@ def move_views(model: ModelProto) -> ModelProto:
     Parameters
     ----------
     model : ModelProto
-        Of operator set 10 or later, with inferred shapes. A model with nested graphs, which may
-        read any value, is left as it is.
+        Of operator set 11 or later, with inferred shapes and without nested graphs.
     """
-    if has_nested_graphs(model):
-        return model
-    light_model, weights = detach_weights(model)
-    return attach_weights(_Mover(light_model).moved(), weights)
+    return _Mover(model).moved()
 
 
 class _Mover:
     """One pass in which views wait until an operator needs them written."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._nodes = list(model.graph.node)
+        # Copies: their inputs are renamed.
+        self._nodes = [NodeProto.FromString(n.SerializeToString()) for n in model.graph.node]
         self._outputs = {value.name for value in model.graph.output}
         self._graph = GraphBuilder(model, {})
         self._views: dict[str, _View] = {}

@@ -11,7 +11,7 @@ from fewtune.util.table import MISSING, Table, number
 if TYPE_CHECKING:
     from fewtune.task.extract import Task
 
-_PHASES = {
+PHASES = {
     "search_s": "searching s",
     "build_s": "building s",
     "run_s": "measuring s",
@@ -87,14 +87,14 @@ def tuning_steps(
 
 def steps_table(steps: Sequence[TuningStep]) -> Table:
     """One row for each step; its time beyond the named phases went to learning and waiting."""
-    headings = ["step", "tasks", "trials", "spent s", *_PHASES.values(), "gained ms"]
+    headings = ["step", "tasks", "trials", "spent s", *PHASES.values(), "gained ms"]
     rows = [
         [
             step.name,
             str(step.tasks),
             str(step.trials) if step.trials else MISSING,
             number(step.spent_s),
-            *(number(getattr(step, phase)) for phase in _PHASES),
+            *(number(getattr(step, phase)) for phase in PHASES),
             MISSING if step.gained_ms is None else f"{step.gained_ms:.3f}",
         ]
         for step in steps

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from fewtune.deploy.runtime import load_as_on_disk
 from fewtune.errors import MachineError
 from fewtune.runtime.tvm import tvm
 from fewtune.tvm_compat.noise import without_noise
@@ -77,23 +77,6 @@ def export_library(
 
 
 def load_library(path: Path) -> Any:
-    """Load a library as it is on disk now.
-
-    The loader returns an earlier library of the same path as long as it is in use, even if the file
-    has changed. A model that is tuned twice in a process would then run, and be compared with
-    onnxruntime, as it was the first time. So a library of a path in use is loaded from a copy.
-    """
-    path = path.resolve()
+    """Load a library as it is on disk now."""
     with without_noise():
-        library = tvm.runtime.load_module(str(path))
-    if _is_mapped(path.stat().st_ino):
-        return library
-    # A link does not do: TVM follows it.
-    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch, without_noise():
-        return tvm.runtime.load_module(shutil.copyfile(path, f"{scratch}/{path.name}"))
-
-
-def _is_mapped(inode: int) -> bool:
-    """Whether the file of an inode is mapped into this process's memory, under any name."""
-    with open("/proc/self/maps") as lines:
-        return any(line.split(maxsplit=5)[4] == str(inode) for line in lines)
+        return load_as_on_disk(path, tvm.runtime.load_module)

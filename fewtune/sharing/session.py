@@ -36,6 +36,9 @@ _MOST_A_ROUND = 32
 # Schedules of a donor that are offered, and how much slower a tuned one may be than the fastest
 # alone to take part.
 _DONATED, _NEAR = 8, 1.2
+# The part of its time that a search leaves to be saved, and the least part of the model's time that
+# a task takes whose tuned schedules meet in the model.
+_SEARCHED, _HEAVY = 0.05, 0.005
 # A predictor and a cost model learn from so many trials of a tuned task.
 _TAUGHT = 48
 # From this part of its time on, which nobody knows how to save, a task tries its default schedule.
@@ -139,6 +142,7 @@ class Sharing(Session):
     def _chosen(self, states: list[TaskState]) -> list[Chosen]:
         """What every task enters: those that promise most have contenders."""
         spreads = {name: start.spread for name, start in self.share_job.starts.items()}
+        spreads |= {name: min(spreads.get(name, 0.0), _SEARCHED) for name in self.share_job.tuned}
         promised = promises(states, spreads, self.job_rates(states))
         order = sorted(states, key=lambda s: (-promised[s.task.info.name], s.task.info.name))
         room, found = _MOST_A_ROUND, []
@@ -165,10 +169,10 @@ class Sharing(Session):
             keys = [incumbent.key if incumbent is not None else self._default_of(state)]
             proposals: list[Proposal] = []
             donors: list[str | None] = []
+            if not state.gains and state.task.info.share >= _HEAVY:
+                # Alone, schedules that are near each other may be in either order.
+                keys += near(state.ranked(), _NEAR, self.share_job.options.finals)[1:]
             if is_worth_it:
-                if not state.gains:
-                    # Alone, schedules that are near each other may be in either order.
-                    keys += near(state.ranked(), _NEAR, self.share_job.options.finals)[1:]
                 if self.share_job.proposes:
                     proposals, donors = self._proposed(state)
                     keys += [each.key for each in proposals]

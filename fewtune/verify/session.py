@@ -18,6 +18,10 @@ from fewtune.onnx_graph.graph import (
     type_name,
 )
 from fewtune.onnx_graph.observed_shapes import cannot_load, short_message
+from fewtune.process.contexts import give_back_memory
+
+# Above so many inputs they are bound; jitter has thousands.
+_MANY_INPUTS = 64
 
 
 def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -101,6 +105,8 @@ class OnnxruntimeSession:
             options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
             # Of a reference that runs a few times, packed copies of all weights gain nothing.
             options.add_session_config_entry("session.disable_prepacking", "1")
+            # Between its runs Python works, for which its threads would wait at full load.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if isinstance(model, Path):
             self._session = _session(str(model), options)
         else:
@@ -111,6 +117,8 @@ class OnnxruntimeSession:
             for name, value in zip(arrays, values, strict=True):
                 options.add_initializer(name, value)
             self._session = _session(given.SerializeToString(), options)
+            # While it is loaded, onnxruntime copies weights.
+            give_back_memory()
             # The session reads the arrays in place, so they must live as long as it does.
             self._held = arrays, values
 
@@ -123,9 +131,22 @@ class OnnxruntimeSession:
             If onnxruntime fails on these inputs.
         """
         try:
+            if len(inputs) > _MANY_INPUTS:
+                return self._bound(inputs)
             return self._session.run(None, inputs)
         except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
             raise InputError(f"onnxruntime cannot run the model: {short_message(error)}") from None
+
+    def _bound(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """As `run`, which compares the names of all inputs in pairs."""
+        binding = self._session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_cpu_input(name, value)
+        for output in self._session.get_outputs():
+            binding.bind_output(output.name)
+        self._session.run_with_iobinding(binding)
+        found: list[np.ndarray] = binding.copy_outputs_to_cpu()
+        return found
 
 
 def _session(

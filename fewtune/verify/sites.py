@@ -7,7 +7,9 @@ of the untuned library shows which.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,9 @@ _ALIKE = 0.05
 # Part of the magnitude that is added to that distance: it is below rounding where all elements are
 # equal.
 _EQUAL = 1e-5
-_PROBES = 512
+# Elements by which values are told apart before all elements are compared, and the difference, in
+# the same measure, from which on they are not.
+_PROBES, _UNLIKE = 128, 4 * _ALIKE
 # Most values that a kernel's output is compared with.
 _MOST_LIKE = 32
 # Orders of up to so many axes, not counting those of extent 1, are tried; otherwise only the given
@@ -96,17 +100,18 @@ def find_sites(
         if value.size > 1:
             alike.setdefault((value.size, value.dtype), []).append(name)
     norms = {kind: np.array([_norms(values[n]) for n in names]) for kind, names in alike.items()}
+    laid_out = cache(lambda name: _laid_out(values[name]))
     found = []
     for each in written:
         kind = each.array.size, each.array.dtype
         best: tuple[float, str, tuple[int, ...]] | None = None
-        for place in _nearest(_norms(each.array), norms[kind]) if kind in norms else ():
-            name = alike[kind][place]
-            for axes in _orders(values[name].shape):
-                away = _away(each.array, values[name].transpose(axes))
-                # The last of equal values: ReLU is fused into the operator before it.
-                if away <= _ALIKE and (best is None or away <= best[0]):
-                    best = away, name, axes
+        near = _nearest(_norms(each.array), norms[kind]) if kind in norms else []
+        names = [alike[kind][place] for place in near]
+        for name, axes in _similar(each.array, {name: laid_out(name) for name in names}):
+            away = _mean_away(each.array.reshape(-1), values[name].transpose(axes).reshape(-1))
+            # The last of equal values: ReLU is fused into the operator before it.
+            if away <= _ALIKE and (best is None or away <= best[0]):
+                best = away, name, axes
         if best is not None:
             _, name, axes = best
             found.append((Site(each.kernel, each.call, each.array.shape, axes), name))
@@ -140,22 +145,41 @@ def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield (*alone, *order)
 
 
-def _away(written: np.ndarray, value: np.ndarray) -> float:
-    """Mean difference over mean distance from the mean; for integers, the share that differs.
+def _probed(size: int) -> np.ndarray:
+    """Places of the elements by which arrays of a size are told apart."""
+    return np.arange(0, size, max(1, size // _PROBES))
 
-    If a few elements are far off already, the others are not compared.
-    """
-    ours = written.reshape(-1)
-    step = max(1, ours.size // _PROBES)
-    if step > 1:
-        places = np.unravel_index(np.arange(0, ours.size, step), value.shape)
-        away = _mean_away(ours[::step], value[places])
-        if away > 4 * _ALIKE:
-            return away
-    return _mean_away(ours, value.reshape(-1))
+
+def _laid_out(value: np.ndarray) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """The orders of a value's axes, and its probed elements in each."""
+    orders, places = list(_orders(value.shape)), _probed(value.size)
+    laid_out = [value.transpose(axes) for axes in orders]
+    return orders, np.array([each[np.unravel_index(places, each.shape)] for each in laid_out])
+
+
+def _similar(
+    written: np.ndarray, laid_out: Mapping[str, tuple[list[tuple[int, ...]], np.ndarray]]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """The values, and the orders of their axes, that differ little at the probed elements."""
+    pairs = [(name, axes) for name, (orders, _) in laid_out.items() for axes in orders]
+    if not pairs:
+        return []
+    theirs = np.concatenate([probes for _, probes in laid_out.values()])
+    ours = written.reshape(-1)[_probed(written.size)]
+    if theirs.dtype.kind != "f":
+        return list(itertools.compress(pairs, np.mean(ours != theirs, axis=1) <= _UNLIKE))
+    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+    theirs[~np.isfinite(theirs)] = np.nan
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN, which stays
+        away = np.nanmean(np.abs(np.where(np.isfinite(ours), ours, np.nan) - theirs), axis=1)
+        spread = np.nanmean(np.abs(theirs - np.nanmean(theirs, axis=1, keepdims=True)), axis=1)
+        spread += _EQUAL * np.nanmean(np.abs(theirs), axis=1)
+    return list(itertools.compress(pairs, ~(away > _UNLIKE * spread)))
 
 
 def _mean_away(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Mean difference over mean distance from the mean; for integers, the share that differs."""
     if theirs.dtype.kind != "f":
         return float(np.mean(ours != theirs))
     finite = np.isfinite(theirs)

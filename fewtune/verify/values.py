@@ -19,14 +19,18 @@ class Value(NamedTuple):
 
 def known_values(model: ModelProto) -> dict[str, Value]:
     """Values of the main graph whose type and static shape are declared or inferred."""
-    light_model, weights = detach_weights(model)
+    known = _declared(model)
+    if all(name in known for node in model.graph.node for name in node.output if name):
+        return known
+    light_model, _weights = detach_weights(model)
     with contextlib.suppress(Exception):  # what is declared is all that is known, then
         light_model = shape_inference.infer_shapes(light_model, data_prop=True)
-    graph = light_model.graph
-    values = {
-        tensor.name: Value(list(tensor.dims), tensor.data_type)
-        for tensor in [*graph.initializer, *weights]
-    }
+    return _declared(light_model) | known
+
+
+def _declared(model: ModelProto) -> dict[str, Value]:
+    graph = model.graph
+    values = {each.name: Value(list(each.dims), each.data_type) for each in graph.initializer}
     for value in [*graph.value_info, *graph.input, *graph.output]:
         shape = static_shape(value)
         if shape is not None and value.type.tensor_type.elem_type:

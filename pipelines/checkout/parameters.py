@@ -46,8 +46,6 @@ def changed_parameters(
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
-    # Otherwise null is written as an empty value, which changes lines that are not to change.
-    yaml.representer.add_representer(type(None), _null)
     content = yaml.load(path.read_text(encoding="utf-8"))
     lines = [
         line for key_path, value in values.items() for line in _set(content, key_path, value, path)
@@ -89,10 +87,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key_path, parse_yaml(value)
     except InputError as error:
         raise InputError(f"{text[:100]!r}: the value is no YAML: {error}") from None
-
-
-def _null(representer: Any, _: None) -> Any:
-    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def _set(content: Any, key_path: str, value: Any, path: Path) -> list[str]:

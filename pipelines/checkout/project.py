@@ -10,23 +10,42 @@ from fewtune.errors import InputError
 from fewtune.stages.paths import Places
 
 _held: set[Path] = set()
+# Every stage's command has it. A pipeline of the user's own has not.
+_MARK = "fewtune.stages"
+
+
+def is_project(folder: Path) -> bool:
+    """Whether the folder holds the pipeline's definition."""
+    pipeline = Places(folder).pipeline
+    return pipeline.is_file() and _MARK in pipeline.read_text(errors="replace")
+
+
+def git_root(start: Path) -> Path | None:
+    """The top folder of the git repository around ``start``."""
+    return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The nearest folder, from ``start`` upwards, that holds the pipeline's definition.
+    """The nearest project from ``start`` upwards, or the one in its git repository's top folder.
 
     Raises
     ------
     InputError
-        If there is none.
+        If there is none, or more than one to choose from.
     """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
-        if Places(folder).pipeline.is_file():
+        if is_project(folder):
             return folder
+    top = git_root(start)
+    below = sorted(each for each in top.iterdir() if is_project(each)) if top else []
+    if len(below) > 1:
+        names = ", ".join(each.name for each in below)
+        raise InputError(f"{top} has more than one fewtune project: change into one of {names}")
+    if below:
+        return below[0]
     raise InputError(
-        f"{start} is not inside a fewtune project: no folder from here upwards has a "
-        f"{Places().pipeline}; change to your checkout first"
+        f"{start} is not inside a fewtune project: `fewtune init` makes one in a git repository"
     )
 
 

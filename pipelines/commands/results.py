@@ -10,6 +10,7 @@ from fewtune.pipelines.checkout.project import find_root
 from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, shown, tell
 from fewtune.report import kernel_tables, tables
 from fewtune.stages.paths import Places
+from fewtune.util.files import write_text
 
 
 def report(options: argparse.Namespace) -> int:
@@ -23,6 +24,9 @@ def report(options: argparse.Namespace) -> int:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
         again = " ".join(["fewtune run", *sorted(missing)])
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
+    if options.html:
+        _write_pages(root, list(dict.fromkeys(each.model for each in found)), options.output)
+        return 0
     if options.json:
         show_json(results_json(found, root))
         return 0
@@ -38,6 +42,20 @@ def report(options: argparse.Namespace) -> int:
             print(f"\n{result.model}, {result.strategy}:")
             kernel_tables.kernel_table(result.benchmark).print()
     return 0
+
+
+def _write_pages(root: Path, models: list[str], output: str | None) -> None:
+    """Write a page for each model, and print their paths."""
+    from fewtune.pipelines.records.page import model_page
+
+    if output is not None and len(models) > 1:
+        raise InputError(f"--output {output} is one file, and there are {len(models)} models")
+    for model in models:
+        path = Path(output) if output else Places(root).scratch / "report" / f"{model}.html"
+        if path.is_dir():
+            raise InputError(f"--output {path} is a folder: give a file")
+        write_text(path, model_page(root, model))
+        tell(shown(path))
 
 
 def compare(options: argparse.Namespace) -> int:

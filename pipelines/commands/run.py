@@ -50,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
             tell(line)
         known_models, known_strategies = listed(root)
         models = models or known_models
+        if not models:
+            raise InputError("no model is registered: `fewtune run MODEL.onnx` registers one")
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:

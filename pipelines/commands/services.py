@@ -76,6 +76,7 @@ def serve(options: argparse.Namespace) -> int:
     from prefect import serve as serve_until_interrupted
     from prefect.flows import load_flow_from_entrypoint
     from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
 
     if options.cron is not None:
         _check_cron(options.cron)
@@ -91,6 +92,9 @@ def serve(options: argparse.Namespace) -> int:
             parameters=each.get("parameters") or {},
             description=each.get("description"),
             tags=each.get("tags"),
+            entrypoint_type=EntrypointType.FILE_PATH
+            if ":" in each["entrypoint"]
+            else EntrypointType.MODULE_PATH,
         )
         deployments.append(deployment)
         for schedule in schedules:

@@ -164,15 +164,17 @@ def read_dag(root: Path) -> Dag:
         If DVC refuses the pipeline or its parameters.
     """
     with _opened(root) as repo:
-        graph, axes = repo.index.graph, _axes(repo)
+        graph, axes = repo.index.graph, _axes(repo, root)
         return Dag(
             Stage(
-                _address(stage),
-                _result(axes.get(_address(stage), {})),
-                tuple(_address(it) for it in graph.successors(stage) if not it.is_data_source),
+                _address(stage, root),
+                _result(axes.get(_address(stage, root), {})),
+                tuple(
+                    _address(it, root) for it in graph.successors(stage) if not it.is_data_source
+                ),
                 bool(getattr(stage, "always_changed", False)),
                 {
-                    Path(os.fspath(output.fspath)): _address(source)
+                    Path(os.fspath(output.fspath)): _address(source, root)
                     for source in graph.successors(stage)
                     if source.is_data_source
                     for output in source.outs
@@ -194,7 +196,7 @@ def outdated(root: Path, names: Iterable[str]) -> set[str]:
     """
     mend_rwlock(root)
     with _opened(root) as repo:
-        found = {_address(stage): stage for stage in repo.index.stages}
+        found = {_address(stage, root): stage for stage in repo.index.stages}
         with repo.lock:
             # A stage that always runs is not outdated by that: its readers compare its outputs.
             return {
@@ -227,19 +229,22 @@ def _opened(root: Path) -> Iterator[Any]:
         raise InputError(f"DVC cannot read the pipeline: {quoted(f'{error}{cause}')}") from None
 
 
-def _address(stage: Any) -> str:
+def _address(stage: Any, root: Path) -> str:
     """What `dvc repro` calls the stage at the root (`Stage.addressing` is for this folder)."""
-    path, name = stage.path_in_repo, getattr(stage, "name", None)
+    path, name = os.path.relpath(stage.path, root.resolve()), getattr(stage, "name", None)
     if name is None:
-        return str(path)
+        return path
     return str(name) if path == str(Places().pipeline) else f"{path}:{name}"
 
 
-def _axes(repo: Any) -> dict[str, dict[str, str]]:
-    """The value of each axis, by the name of the stage made for it."""
+def _axes(repo: Any, root: Path) -> dict[str, dict[str, str]]:
+    """The value of each axis, by the name of the stage made for it.
+
+    The DVC repository may hold pipelines of the user's own.
+    """
     found: dict[str, dict[str, str]] = {}
-    files = {stage.path: stage.dvcfile for stage in repo.index.stages}
-    for file in files.values():
+    own = str(Places(root.resolve()).pipeline)
+    for file in {stage.dvcfile for stage in repo.index.stages if stage.path == own}:
         definitions = getattr(getattr(file, "resolver", None), "definitions", {})
         for definition in definitions.values():
             matrix = getattr(definition, "normalized_iterable", None) or {}

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import yaml
 
+from fewtune.pipelines.dvc_repo.track import dvc_root
 from fewtune.stages.paths import Places
 from fewtune.util.files import write_bytes, write_text
 
@@ -32,7 +33,7 @@ def mend_rwlock(root: Path) -> None:
     root : Path
         The checkout.
     """
-    file = root / _FOLDER / _FILE
+    file = (dvc_root(root) or root) / _FOLDER / _FILE
     if not _is_left(file):
         return
     from dvc.lock import LockError, make_lock

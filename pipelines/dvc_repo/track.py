@@ -14,6 +14,11 @@ from fewtune.process.child_python import child_python
 from fewtune.stages.paths import Places
 
 
+def dvc_root(folder: Path) -> Path | None:
+    """The top folder of the DVC repository around ``folder``."""
+    return next((each for each in (folder, *folder.parents) if (each / ".dvc").is_dir()), None)
+
+
 def model_files(root: Path, models: Iterable[str]) -> list[str]:
     """The files of the models' folders without their registrations, as paths in the checkout."""
     return [
@@ -32,7 +37,7 @@ def track(root: Path, files: Sequence[str]) -> str:
     error : str
         Why that was not possible, and what to do, in one line; empty if all is well.
     """
-    if not files or not (root / ".dvc").is_dir():
+    if not files or dvc_root(root) is None:
         return ""
     # A process of its own: in this one DVC would print its advice about git after each file.
     command = [child_python(), "-m", "dvc", "add", "--quiet", *files]

@@ -19,6 +19,7 @@ from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.dvc_repo.dvc_lock import DvcLock, flatten
 from fewtune.pipelines.records.mlflow_model import save_model
 from fewtune.pipelines.records.noise import Latency
+from fewtune.pipelines.records.page import model_page
 from fewtune.pipelines.records.recorded import remember
 from fewtune.pipelines.records.registry import machine_of, register
 from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, TABLE_KEY, Store
@@ -37,6 +38,8 @@ from mlflow.utils.mlflow_tags import (
 )
 
 COMPARISON_TAG = "fewtune.comparison"
+# The page of the model as it was when the result was recorded.
+PAGE = "report.html"
 CURVE = "estimated_latency_ms"
 # MLflow's limits for a batch, and for a text.
 _METRICS, _PARAMS, _TEXT = 1000, 100, 6000
@@ -99,6 +102,8 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     with store.recording(key, str(result), span_ms=span_ms) as run_id:
         client = store.client
         tags = _tags(root, result, found, lock)
+        link = f"#/experiments/{store.experiment_id}/runs/{run_id}/artifacts/{PAGE}"
+        tags[MLFLOW_RUN_NOTE] = f"[Plots]({link})\n\n{tags[MLFLOW_RUN_NOTE]}"[:_TEXT]
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         parameters = _parameters(root, result, found, lock, stages)
         pairs = [Param(name, value[:_TEXT]) for name, value in sorted(parameters.items())]
@@ -117,6 +122,7 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
                 client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
             _gather(places, result, logs, Path(scratch, "files"))
             client.log_artifacts(run_id, str(Path(scratch, "files")))
+            client.log_text(run_id, model_page(root, result.model), PAGE)
             ids = {"run_id": run_id, "model_id": model_id}
             saved = Path(scratch, "model")
             save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
@@ -246,6 +252,7 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
         headline = comparison.headline()
         metrics = [Metric(name, _shown(value), now, 0) for name, value in headline.items()]
         store.client.log_batch(run_id, metrics=metrics)
+        store.client.log_text(run_id, model_page(root, model), PAGE)
         for file in _kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)

@@ -40,11 +40,6 @@ ALL = {
 }
 
 
-def _results(folder: str, names: list[str]) -> list[str]:
-    """What a checkout that was used holds: a folder a model."""
-    return [name for name in names if Path(folder, name).is_dir()]
-
-
 @contextmanager
 def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     """A repository in ``root`` in which every stage has run, on a tiny model.
@@ -60,7 +55,6 @@ def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     )
     for folder in ("bank", "logs", "predictors"):
         shutil.copytree(PROJECT / folder, root / folder)
-    shutil.copytree(PROJECT / "metrics", root / "metrics", ignore=_results)
     (root / "models" / "squeezenet").mkdir(parents=True)
     shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
     repository.run("git", "init", "--quiet", "--initial-branch", "main")

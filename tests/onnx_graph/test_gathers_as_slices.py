@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from fewtune.onnx_graph.views import move_views
 from tests.made.onnx_text import model_of
@@ -85,16 +85,3 @@ def test_an_index_that_is_no_constant_stays():
     table = random_weight(np.random.default_rng(0), 5, 4)
     model = model_of("(int64 at) => (float[] row) {row = Gather (table, at)}", table=table)
     assert kinds(rewritten(onnx.shape_inference.infer_shapes(model))) == ["Gather"]
-
-
-def test_a_transpose_that_a_nested_graph_may_read_stays():
-    model = gathers({"q": np.int64(0)})
-    own = helper.make_tensor_value_info("own", TensorProto.FLOAT, None)
-    step = helper.make_node("Identity", ["heads"], ["own"], name="identity")
-    branch = helper.make_graph([step], "branch", [], [own])
-    choice = helper.make_node(
-        "If", ["which"], ["y"], name="if", then_branch=branch, else_branch=branch
-    )
-    model.graph.node.append(choice)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "which"))
-    assert move_views(model) is model

@@ -24,8 +24,6 @@ def model(**inputs):
         ("past + length", 24),
         ("2*past", 32),
         ("(past - 1)//2", 7),
-        ("floor(past/3)", 5),
-        ("Max(1, past - 20)", 1),
     ],
 )
 def test_a_term_of_dimensions_is_computed(name, size):

@@ -8,7 +8,6 @@ from onnx import ModelProto
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.views import move_views
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
@@ -142,26 +141,3 @@ def test_a_constant_whose_axes_matter_keeps_them():
     one = np.ones((1, 1), np.float32)
     model = model_of("(float[8] x) => (float[] y) {y = Add (x, one)}", one=one)
     assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]
-
-
-def test_what_a_nested_graph_may_read_stays():
-    text = """(float[8,8] x) => (float[] positive, float[] sum, float[] y) {
-        product = MatMul (x, square)
-        shaped = Reshape (product, shape)
-        less = Neg (shaped)
-        positive = Relu (less)
-        opposite = Neg (x)
-        left = Transpose <perm = [1, 0]> (opposite)
-        right = Transpose <perm = [1, 0]> (product)
-        sum = Add (left, right)
-        y = If (which) <
-            then_branch = a () => (float[] then_y) { then_y = Identity (less) },
-            else_branch = b () => (float[] else_y) { else_y = Identity (right) }>
-    }"""
-    constants = {"square": np.eye(8, dtype=np.float32), "shape": [8, 2, 4], "which": True}
-    model = onnx.shape_inference.infer_shapes(model_of(text, **constants))
-    assert move_views(model) is model
-    # Without nested graphs, the same rewrite applies.
-    del model.graph.node[-1]
-    moved = ["MatMul", "Neg", "Relu", "Reshape", "Neg", "Add", "Transpose"]
-    assert kinds(move_views(model)) == moved

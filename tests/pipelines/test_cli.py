@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
@@ -161,7 +162,7 @@ def test_add_registers_and_lists_the_model(project, capsys):
     assert "params.yaml: models + mine" in capsys.readouterr().out
     assert Places(project).registration("mine").read_text() == "light: squeezenet\nseed: 3\n"
     text = (project / "params.yaml").read_text()
-    assert "models: [squeezenet, mine]" in text
+    assert "\n- squeezenet\n- mine\n" in text
     assert "# registered under models/" in text
     assert main([*again, "--seed", "3"]) == 0
     assert "another model is registered" in refused(capsys, *again)
@@ -184,6 +185,9 @@ def test_report_shows_what_is_on_disk(project, capsys):
     assert "conv2d_1" in shown
     assert main(["report", "--markdown"]) == 0
     assert "| squeezenet | selective | 50.0 | 10 | 0.90 |" in capsys.readouterr().out
+    assert main(["report", "squeezenet", "--html", "--output", "page.html"]) == 0
+    assert capsys.readouterr().out == "page.html\n"
+    assert "<svg" in (project / "page.html").read_text()
     assert main(["report", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     assert (result["model"], result["latency_ms"]) == ("squeezenet", 50.0)
@@ -214,6 +218,13 @@ def test_overrides_change_their_lines_only(project):
     assert changed == ["target: cuda", "trials_per_task: 48", "budget_s: 60"]
     assert YAML(typ="safe").load(path.read_text())["tune"]["trials_per_task"] == 48
     assert change_parameters(path, {"tune.trials_per_task": 48}) == []
+
+
+def test_an_experiment_of_dvc_changes_one_line(project):
+    path = project / "params.yaml"
+    before = path.read_text()
+    apply_overrides(str(path), ["tune.trials_per_task=48"])
+    assert path.read_text() == before.replace("trials_per_task: 32", "trials_per_task: 48")
 
 
 def test_settings_are_read_as_yaml():

@@ -24,23 +24,46 @@ _FACTOR = 16
 
 
 def fuse(module: tvm.IRModule) -> tvm.IRModule:
-    """Fuse operators, of each as many as the limit allows in every kernel."""
-    passes = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    """Fuse operators, in each kernel as many as the limit allows."""
     # A recurrent layer's kernel is large before it is fused with anything.
-    alone = _count_of_large(module)
-    fused = module
+    alone = _large(module)
+    grouped, lowered = module, module
     for depth in _DEPTHS:
         with tvm.transform.PassContext(opt_level=3, config={_DEPTH: depth}):
-            fused = tvm.transform.Sequential(passes)(module)
-        if _count_of_large(fused) <= alone:
+            grouped = relax.transform.FuseOps()(grouped)
+        lowered = relax.transform.FuseTIR()(grouped)
+        apart = [name for name in _large(lowered) if alone.isdisjoint(_members(grouped, name))]
+        if not apart:
             break
-    return fused
+        grouped = _ungrouped(grouped, apart)
+    return lowered
 
 
-def _count_of_large(module: tvm.IRModule) -> int:
-    """How many kernels are above the limit."""
-    kernels = [each for _, each in module.functions_items()]
-    return sum(isinstance(each, tvm.tirx.PrimFunc) and _is_too_much(each) for each in kernels)
+def _large(module: tvm.IRModule) -> set[str]:
+    """Names of the kernels above the limit."""
+    kernels = {symbol.name_hint: each for symbol, each in module.functions_items()}
+    return {
+        name
+        for name, each in kernels.items()
+        if isinstance(each, tvm.tirx.PrimFunc) and _is_too_much(each)
+    }
+
+
+def _members(grouped: tvm.IRModule, name: str) -> set[str]:
+    """Names of the kernels of a group; the kernel itself if it is in none."""
+    if isinstance(grouped[name], tvm.tirx.PrimFunc):
+        return {name}
+    found: list[tvm.ir.GlobalVar] = []
+    tvm_ffi.structural_walk(grouped[name].body, (tvm.ir.GlobalVar, found.append))
+    return {each.name_hint for each in found}
+
+
+def _ungrouped(grouped: tvm.IRModule, names: list[str]) -> tvm.IRModule:
+    """The kernels of some groups on their own again."""
+    groups = {grouped.get_global_var(name): grouped[name] for name in names}
+    single = tvm.IRModule(dict(grouped.functions_items()), attrs=grouped.attrs)
+    single["main"] = grouped["main"].inline_functions(groups)
+    return relax.transform.CanonicalizeBindings()(relax.transform.DeadCodeElimination()(single))
 
 
 def _is_too_much(kernel: tvm.tirx.PrimFunc) -> bool:

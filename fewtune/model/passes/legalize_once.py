@@ -8,18 +8,14 @@ from typing import Any
 import tvm_ffi
 
 from fewtune.model.passes.relax_calls import Legalizer
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import relax
+from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.values import is_constant
 
 
 def legalizers() -> dict[str, Legalizer]:
     """TVM's own legalizers by operator; each remembers the kernels that it has made."""
-    found = {}
-    for name in tvm.ir.Op.list_op_names():
-        usual = tvm.ir.Op.get(name).get_attr("FLegalize") if name.startswith("relax.") else None
-        if usual is not None:
-            found[str(name)] = _remembering(usual)
-    return found
+    return {name: _remembering(usual) for name, usual in folding.legalizers().items()}
 
 
 def _remembering(usual: Legalizer) -> Legalizer:

@@ -1,4 +1,4 @@
-"""If, Loop and Scan with constant conditions and lengths: branches inlined, bodies unrolled.
+"""If and Loop with constant conditions and lengths: branches inlined, bodies unrolled.
 
 A constant is any value that is known once the model's shapes are bound, such as a trip count that
 is read from a shape.
@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.refused import refusal
 
 # A model of more nodes takes minutes to import and compile.
 _MOST_NODES = 20_000
@@ -80,8 +81,13 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             )
         if not value.reshape(()):
             break
-        if not _has_room(graph, node, step, begin):
-            raise TooLongError("; ".join(graph.refusals))
+        count = graph.node_count - begin
+        if step >= _MOST_STEPS or count > _MOST_NODES:
+            reason = (
+                f"runs for more than {step} steps, {count} nodes unrolled: at most {_MOST_STEPS} "
+                f"steps and {_MOST_NODES} nodes can be"
+            )
+            raise TooLongError(refusal(node, reason))
         inputs = [graph.constant(np.array(step, np.int64)), going, *carried]
         results = _inlined(graph, body, dict(zip(names, inputs, strict=True)), scope)
         if graph.refusals:
@@ -91,60 +97,13 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         for parts, part in zip(scans, results[1 + len(carried) :], strict=True):
             parts.append(part)
         step += 1
-    return _finish(graph, node, carried, scans)
-
-
-def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Unroll a scan over the first axis, forwards."""
-    given = attributes_of(node)
-    if any(any(values) for name, values in given.items() if name.startswith("scan_")):
-        return graph.refuse(node, "runs backwards, or along another axis than the first")
-    body: GraphProto = given["body"]
-    count = len(node.input) - given["num_scan_inputs"]
-    states, sequences = list(node.input[:count]), node.input[count:]
-    if any(graph.shape(name) is None for name in sequences):
-        return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
-    scans: list[list[str]] = [[] for _ in body.output[count:]]
-    names, begin = [value.name for value in body.input], graph.node_count
-    for step in range(graph.shape(sequences[0])[0]):
-        if not _has_room(graph, node, step, begin):
-            return False
-        taken = [_step_of(graph, name, 0, step) for name in sequences]
-        inputs = dict(zip(names, [*states, *taken], strict=True))
-        results = _inlined(graph, body, inputs, scope)
-        if graph.refusals:
-            return False
-        states = results[:count]
-        for parts, part in zip(scans, results[count:], strict=True):
-            parts.append(part)
-    return _finish(graph, node, states, scans)
-
-
-def _has_room(graph: GraphBuilder, node: NodeProto, step: int, begin: int) -> bool:
-    """Whether a further step may be unrolled; if not, the node is refused."""
-    count = graph.node_count - begin
-    if step < _MOST_STEPS and count <= _MOST_NODES:
-        return True
-    return graph.refuse(
-        node,
-        f"runs for more than {step} steps, {count} nodes unrolled: at most {_MOST_STEPS} steps and "
-        f"{_MOST_NODES} nodes can be",
-    )
-
-
-def _step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
-    """Take one index of an axis, and drop the axis.
-
-    The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
-    scalar would be written into the kernel, and an index of one axis becomes a slice
-    (`fewtune.onnx_graph.views`): there would be a kernel for each step.
-    """
-    shape = graph.shape(data)
-    if graph.value(data) is not None or shape[axis] == 1:
-        index = graph.constant(np.array(step, np.int64))
-        return graph.op("Gather", [data, index], axis=axis)
-    taken = graph.op("Gather", [data, graph.constant([[step]], np.int64)], axis=axis)
-    return graph.reshape(taken, [*shape[:axis], *shape[axis + 1 :]])
+    _name_outputs(graph, carried, node.output[: len(carried)])
+    for parts, output in zip(scans, node.output[len(carried) :], strict=True):
+        if not parts:
+            return graph.refuse(node, f"has no step, so that output {output!r} is empty")
+        if output:
+            graph.concat([graph.unsqueeze(part, 0) for part in parts], 0, output)
+    return True
 
 
 def _inlined(
@@ -169,7 +128,12 @@ def _inlined(
 
 
 def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool:
-    """Add a Gather of one index in an unrolled step by `_step_of`; False for any other node."""
+    """Add a Gather of one index in an unrolled step; False for any other node.
+
+    The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
+    scalar would be written into the kernel, and an index of one axis becomes a slice
+    (`fewtune.onnx_graph.views`): there would be a kernel for each step.
+    """
     if not unrolled or node.op_type != "Gather":
         return False
     data, index = node.input
@@ -177,21 +141,11 @@ def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool
     if value is None or value.shape or not shape or graph.value(data) is not None:
         return False
     axis = attributes_of(node).get("axis", 0) % len(shape)
-    taken = _step_of(graph, data, axis, int(value) % shape[axis])
-    graph.op("Identity", [taken], node.output[0])
-    return True
-
-
-def _finish(
-    graph: GraphBuilder, node: NodeProto, states: Sequence[str], scans: list[list[str]]
-) -> bool:
-    """Name the last states, and stack each output's parts."""
-    _name_outputs(graph, states, node.output[: len(states)])
-    for parts, output in zip(scans, node.output[len(states) :], strict=True):
-        if not parts:
-            return graph.refuse(node, f"has no step, so that output {output!r} is empty")
-        if output:
-            graph.concat([graph.unsqueeze(part, 0) for part in parts], 0, output)
+    if shape[axis] == 1:
+        return False
+    place = graph.constant([[int(value) % shape[axis]]], np.int64)
+    taken = graph.op("Gather", [data, place], axis=axis)
+    graph.reshape(taken, [*shape[:axis], *shape[axis + 1 :]], node.output[0])
     return True
 
 
@@ -204,5 +158,4 @@ def _name_outputs(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "If"): _if,
     ("", "Loop"): _loop,
-    ("", "Scan"): _scan,
 }

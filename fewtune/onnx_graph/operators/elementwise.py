@@ -91,23 +91,19 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto) -> bool:
     between operators would take them for the result.
     """
     attributes, (data, named) = attributes_of(node), optional(node.input, 2)
-    shape, given = graph.shape(data), graph.value(named) if named else None
-    chosen = attributes.get("axes", []) if given is None else given.tolist()
-    is_open = bool(named) and given is None
-    if is_open or not shape or (not chosen and attributes.get("noop_with_empty_axes")):
+    shape, left = graph.shape(data), graph.shape(node.output[0])
+    given = graph.value(named) if named else np.array(attributes.get("axes", []))
+    if not shape or left is None or given is None:
         return False
-    axes = [int(axis) % len(shape) for axis in chosen or range(len(shape))]
+    if not given.size and attributes.get("noop_with_empty_axes"):
+        return False
+    axes = [int(axis) % len(shape) for axis in given] or list(range(len(shape)))
     most = graph.reduce("ReduceMax", data, axes)
     zero = graph.constant(0, graph.dtype(data))
     # Infinity minus infinity is NaN.
     most = graph.op("Where", [graph.op("IsInf", [most]), zero, most])
     sums = graph.reduce("ReduceSum", graph.op("Exp", [graph.op("Sub", [data, most])]), axes)
-    is_kept = attributes.get("keepdims", 1)
-    log = graph.op("Log", [sums])
-    result = graph.op("Add", [log, most], node.output[0] if is_kept else None)
-    if not is_kept:
-        left = [size for axis, size in enumerate(shape) if axis not in axes]
-        graph.reshape(result, left, node.output[0])
+    graph.reshape(graph.op("Add", [graph.op("Log", [sums]), most]), left, node.output[0])
     return True
 
 

@@ -53,11 +53,9 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     operands = []
     for name, side in zip(node.input[:2], "AB", strict=True):
         shape = graph.shape(name)
-        if shape is None:
-            return graph.refuse(node, "reads a tensor whose shape is not known")
+        if shape is None or given.get(f"transBatch{side}"):
+            return graph.refuse(node, "reads a tensor of unknown shape, or moves its first axis")
         order = list(range(len(shape)))
-        if given.get(f"transBatch{side}") and len(shape) > 2:
-            order = [*order[1:-1], order[0], order[-1]]
         if given.get(f"trans{side}") and len(shape) > 1:
             order[-2:] = order[:-3:-1]
         operands.append(

@@ -5,20 +5,21 @@ from __future__ import annotations
 from onnx import ModelProto, NodeProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import STANDARD, all_nodes, node_text, opset_of
+from fewtune.onnx_graph.graph import STANDARD, all_nodes, node_text
 
 _SERVED = "run this model with onnxruntime, or end it before that node"
 _CLASSICAL = "ai.onnx.ml"
-# onnx converts an older Scan, which has a batch axis, into one without.
-_SCAN_WITHOUT_BATCH = 9
 _UNTUNED = {
     ("", name)
     for name in (
-        *("Acosh", "Asinh", "Atanh", "Cosh", "Det", "ImageDecoder", "RegexFullMatch"),
+        *("Acosh", "Asinh", "Atanh", "Cosh", "Det", "ImageDecoder", "RegexFullMatch", "Scan"),
         *("SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"),
         *("TensorScatter", "TfIdfVectorizer"),
     )
-} | {("com.microsoft", name) for name in ("GroupQueryAttention", "RotaryEmbedding")}
+} | {
+    ("com.microsoft", name)
+    for name in ("GroupQueryAttention", "MatMulNBits", "NhwcMaxPool", "RotaryEmbedding")
+}
 
 
 def refusal(node: NodeProto, reason: str) -> str:
@@ -38,7 +39,6 @@ def refuse_untuned(model: ModelProto) -> None:
     for node in all_nodes(model.graph):
         if node.domain == _CLASSICAL:
             raise InputError(refusal(node, "is of classical machine learning, not of a network"))
-        is_batched = node.op_type == "Scan" and opset_of(model) < _SCAN_WITHOUT_BATCH
         domain = "" if node.domain in STANDARD else node.domain
-        if (domain, node.op_type) in _UNTUNED or (not domain and is_batched):
+        if (domain, node.op_type) in _UNTUNED:
             raise InputError(refusal(node, "is an operator that nothing here tunes"))

@@ -112,22 +112,9 @@ def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
 
 
 def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """A split with empty parts as slices: TVM cannot store a constant without elements."""
-    (data, named), given = optional(node.input, 2), attributes_of(node)
-    sizes = graph.value(named) if named else given.get("split")
-    shape = graph.shape(data)
-    if shape is None or sizes is None or all(sizes):
-        return False
-    axis, begin = int(given.get("axis", 0)) % len(shape), 0
-    for name, size in zip(node.output, map(int, sizes), strict=True):
-        if name and size:
-            part = graph.slice(data, axis, begin, begin + size) if size < shape[axis] else data
-            graph.op("Identity", [part], name)
-        elif name:
-            nothing = np.zeros([*shape[:axis], 0, *shape[axis + 1 :]], graph.dtype(data))
-            graph.op("Identity", [graph.constant(nothing)], name)
-        begin += size
-    return True
+    if any(0 in (graph.shape(name) or [1]) for name in node.output):
+        return graph.refuse(node, "has a part without elements, which TVM cannot store")
+    return False
 
 
 def _split_to_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:

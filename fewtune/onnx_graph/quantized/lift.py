@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import STANDARD, attributes_of, names_read, optional
+from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized import products
 from fewtune.onnx_graph.quantized.affine import (
@@ -62,7 +62,7 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
         handler = _HANDLERS.get(node.op_type) if kernels and not domain else None
         if handler is not None and handler(walk, node):
             continue
-        for name in names_read(node):
+        for name in node.input:
             walk.write(name)
         plain = _PLAIN.get(node.op_type) if not domain else None
         if plain is None or not plain(walk.graph, node):
@@ -166,11 +166,8 @@ def _moved(walk: Walk, node: NodeProto) -> bool:
     found = walk.bytes_of(node.input[0])
     if found is None or not all(node.output) or (node.op_type == "MaxPool" and node.output[1:]):
         return False
-    if node.op_type == "Resize":
-        given = attributes_of(node)
-        outside = given.get("coordinate_transformation_mode", b"") == b"tf_crop_and_resize"
-        if given.get("mode", b"nearest") != b"nearest" or outside:
-            return False
+    if node.op_type == "Resize" and attributes_of(node).get("mode", b"nearest") != b"nearest":
+        return False
     for name in node.input[1:]:
         walk.write(name)
     return _on_bytes(walk, node, [found.name, *node.input[1:]], found)

@@ -1,8 +1,7 @@
 """Normalizes quantized operators to dequantization, the operator in floats, and quantization.
 
 ONNX's ``QLinear`` operators and onnxruntime's own (domain com.microsoft) become this one form,
-which `fewtune.onnx_graph.quantized.lift` computes in integers. Weights of fewer than eight
-bits are dequantized now.
+which `fewtune.onnx_graph.quantized.lift` computes in integers.
 """
 
 from __future__ import annotations
@@ -126,61 +125,6 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """A product with constant weights of 2, 4 or 8 bits in blocks, which are dequantized."""
-    data, packed, scales, zeros, group, bias = optional(node.input, 6)
-    given = attributes_of(node)
-    bits, block, inner, outer = (given[key] for key in ("bits", "block_size", "K", "N"))
-    codes, factors = graph.value(packed), graph.value(scales)
-    places = graph.value(zeros) if zeros else None
-    if bits not in (2, 4, 8) or group or codes is None or factors is None:
-        return graph.refuse(node, "has weights that are no constants, or not of 2, 4 or 8 bits")
-    blocks = -(-inner // block)
-    codes = _unpacked(codes, bits).reshape(outer, blocks * block)
-    offset = np.full((outer, blocks), 2.0 ** (bits - 1), np.float32)
-    if places is not None:
-        is_packed = places.dtype == np.uint8
-        places = _unpacked(places.reshape(outer, -1), bits) if is_packed else places
-        offset = places.reshape(outer, -1)[:, :blocks]
-    weights = _of_blocks(codes, factors.reshape(outer, blocks), offset, 1, block)
-    weights = np.ascontiguousarray(weights[:, :inner].T.astype(graph.dtype(data)))
-    inputs = [data, graph.constant(weights)]
-    product = graph.op("MatMul", inputs, None if bias else node.output[0])
-    if bias:
-        graph.op("Add", [product, bias], node.output[0])
-    return True
-
-
-def _blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Dequantize a constant in blocks now."""
-    given = attributes_of(node)
-    codes, scale, zero = (graph.value(name) for name in optional(node.input, 3))
-    if not given.get("block_size") or codes is None or scale is None:
-        return False
-    zero = np.zeros((), np.float32) if zero is None else zero
-    numbers = _of_blocks(codes, scale, zero, given.get("axis", 1), given["block_size"])
-    graph.op("Identity", [graph.constant(numbers.astype(scale.dtype))], node.output[0])
-    return True
-
-
-def _of_blocks(
-    codes: np.ndarray, scale: np.ndarray, zero: np.ndarray, axis: int, block: int
-) -> np.ndarray:
-    """Dequantize integers whose scales and zero points are those of blocks along an axis."""
-    places = np.arange(codes.shape[axis]) // block
-    scale, zero = (
-        np.take(each.astype(np.float32), places, axis) if each.ndim else each
-        for each in (scale, zero)
-    )
-    return (codes.astype(np.float32) - zero) * scale
-
-
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Unpack integers of a few bits from bytes, the lowest bits first."""
-    parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
-    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
-
-
 def _standard(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Onnxruntime's spelling of ONNX's own operators."""
     graph.op(node.op_type, node.input, node.output[0], **attributes_of(node))
@@ -210,7 +154,6 @@ _FORMS = {
 HANDLERS: dict[tuple[str, str], Handler] = {
     **{(MICROSOFT, f"QLinear{name}"): _quantized_operator for name in _FORMS},
     **{("", f"QLinear{name}"): _quantized_operator for name in ("Conv", "MatMul")},
-    ("", DEQUANTIZE): _blocks,
     (MICROSOFT, QUANTIZE): _standard,
     (MICROSOFT, DEQUANTIZE): _standard,
     (MICROSOFT, "QGemm"): _gemm,
@@ -218,5 +161,4 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "QAttention"): _attention,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
-    (MICROSOFT, "MatMulNBits"): _matmul_bits,
 }

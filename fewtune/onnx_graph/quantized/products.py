@@ -12,7 +12,6 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized.affine import (
     EXACT,
     MOST_OF_BYTE,
-    Bytes,
     Scaled,
     centered,
     exact_product,
@@ -120,7 +119,7 @@ def product(walk: Walk, node: NodeProto) -> bool:
     added = _added(walk, bias, factor, found.along)
     if added is None or not found.fits(added[0]):
         return False
-    sums = _sums(walk.graph, found, given, added[0])
+    sums = _sums(walk.graph, found, given.name, given.zero, added[0])
     return walk.defer(node.output[0], Scaled(sums, factor.reshape(found.along), added[1]))
 
 
@@ -180,31 +179,39 @@ def _added(
     return none.astype(np.int64), floats.reshape(-1).reshape(shape)
 
 
-def _sums(graph: GraphBuilder, product: Product, data: Bytes, added: np.ndarray) -> str:
-    """Write the sums of (bytes - zero point) x weights, plus a bias; return their name."""
-    inputs = [data.name, graph.constant(product.weights.values)]
-    if data.zero:
-        inputs.append(graph.constant(np.uint8(data.zero)))
+def _sums(
+    graph: GraphBuilder, product: Product, data: str, zero: int | str, added: np.ndarray
+) -> str:
+    """Write the sums of (bytes - zero point) x weights, plus a bias; return their name.
+
+    The zero point is a number, or the name of a value that is not known: ``(data - zero) (values +
+    moved)`` is ``data values + total(data) moved - zero sums``, where ``sums`` are of ``values +
+    moved``.
+    """
+    inputs = [data, graph.constant(product.weights.values)]
+    number = 0 if isinstance(zero, str) else zero
+    if number:
+        inputs.append(graph.constant(np.uint8(number)))
     sums = graph.op(product.operator, inputs, **product.attributes)
     if product.weights.is_moved:
-        total = product.totals(graph, data.name)
-        if data.zero:
-            zeros = (data.zero * product.count).astype(np.int32)
+        total = product.totals(graph, data)
+        if number:
+            zeros = (number * product.count).astype(np.int32)
             total = graph.op("Sub", [total, graph.constant(zeros)])
         sums = graph.op("Add", [sums, product.times_moved(graph, total)])
+    if isinstance(zero, str):
+        each = graph.constant(product.sums(product.weights.whole).astype(np.int32))
+        less = graph.op("Mul", [each, graph.cast(zero, TensorProto.INT32)])
+        sums = graph.op("Sub", [sums, less])
     if added.any():
         sums = graph.op("Add", [sums, graph.constant(added.astype(np.int32))])
     return sums
 
 
 def integer_operator(walk: Walk, node: NodeProto) -> bool:
-    """A ``MatMulInteger`` or ``ConvInteger`` with constant weights, corrected for zero points.
-
-    ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``, where
-    ``sums`` are of ``values + moved``.
-    """
+    """A ``MatMulInteger`` or ``ConvInteger`` with constant weights, corrected for zero points."""
     graph = walk.graph
-    data, weight, zero, weight_zero = optional(node.input, 4)
+    data, _, zero = optional(node.input, 3)
     weights = _constant_weights(walk, node)
     product = None if weights is None else _product(walk, node, data, weights)
     if product is None:
@@ -215,20 +222,10 @@ def integer_operator(walk: Walk, node: NodeProto) -> bool:
     if not is_number or not product.fits(np.abs(sums) * MOST_OF_BYTE):
         return False
     walk.write(data)
-    inputs = [data, graph.constant(product.weights.values)]
-    if not product.weights.is_moved and (place is not None or not sums.any()):
-        if place is not None and place.any():
-            inputs.append(graph.constant(place.reshape(())))
-        graph.op(node.op_type, inputs, node.output[0], **product.attributes)
-        return True
-    result = graph.op(node.op_type, inputs, **product.attributes)
-    if product.weights.is_moved:
-        moved = product.times_moved(graph, product.totals(graph, data))
-        result = graph.op("Add", [result, moved])
     walk.write(zero)
-    wide = graph.cast(zero, TensorProto.INT32) if zero else graph.constant(np.int32(0))
-    less = graph.op("Mul", [graph.constant(sums.astype(np.int32)), wide])
-    graph.op("Sub", [result, less], node.output[0])
+    known = zero if place is None else int(place.reshape(()))
+    result = _sums(graph, product, data, known, np.zeros(1))
+    graph.op("Identity", [result], node.output[0])
     return True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import names_read
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized.affine import Bytes, Scaled, floats_of, write_dequantized
 from fewtune.onnx_graph.quantized.normalize import QUANTIZE
@@ -39,7 +38,7 @@ class Walk:
         self.readers: dict[str, list[NodeProto | None]] = {}
         self._written: set[str] = set()
         for node in model.graph.node:
-            for name in names_read(node):
+            for name in node.input:
                 self.readers.setdefault(name, []).append(node)
         for value in model.graph.output:
             self.readers.setdefault(value.name, []).append(None)

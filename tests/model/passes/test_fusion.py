@@ -78,3 +78,9 @@ def test_a_recurrent_layer_hinders_no_fusion_elsewhere():
         for each in (["Abs"], ["Abs", "Neg", "Abs", "Neg"])
     ]
     assert counts[0] == counts[1]
+
+
+def test_one_large_kernel_leaves_the_others_whole():
+    model = chain([*["Abs", "Neg"] * 10, "Softmax", *["Sigmoid"] * 12])
+    counts = call_counts(lower(simplify(model), TARGET, "NCHW"))
+    assert sum(count for kernel, count in counts.items() if "abs" in kernel) == 1

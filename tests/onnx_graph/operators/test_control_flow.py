@@ -120,26 +120,3 @@ def test_open_condition_computes_both(condition):
 def test_what_is_known_while_running_only_is_refused(model, said):
     with pytest.raises(InputError, match=said):
         expanded(model)
-
-
-def scanning(given=""):
-    return model_of(
-        """(float[4,4] x) => (float[] out, float[] all) {
-            [scan] out, all = Scan (zero, x, x) <num_scan_inputs = 2, body = body
-                (float[] state, float[] row, float[] column) => (float[] next, float[] shown) {
-                    next = Add (state, row)
-                    shown = Mul (next, column)
-                }GIVEN>
-        }""".replace("GIVEN", given),
-        zero=np.zeros(4, np.float32),
-    )
-
-
-def test_scan():
-    assert_same(scanning(", scan_input_directions = [0, 0]"), feeds((4, 4)))
-
-
-@pytest.mark.parametrize("mode", ["input_directions", "output_directions", "output_axes"])
-def test_a_scan_in_another_order_is_refused_by_name(mode):
-    with pytest.raises(InputError, match="Scan node 'scan' runs backwards, or along another axis"):
-        expanded(scanning(f", scan_{mode} = [1]"))

@@ -1,7 +1,5 @@
 """Operators that no tuned network contains are refused by node, with what serves the model."""
 
-import contextlib
-
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -23,6 +21,7 @@ def model_of(operator: str, domain: str) -> ModelProto:
         ("TreeEnsembleRegressor", "ai.onnx.ml"),
         ("ZipMap", "ai.onnx.ml"),
         ("TfIdfVectorizer", ""),
+        ("Scan", ""),
         ("GroupQueryAttention", "com.microsoft"),
     ],
 )
@@ -30,14 +29,6 @@ def test_the_node_is_named_and_what_serves_it(operator, domain):
     with pytest.raises(InputError, match=f"{operator} node 'last' .*with onnxruntime") as caught:
         refuse_untuned(model_of(operator, domain))
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("opset", [8, 9])
-def test_a_scan_with_a_batch_axis_is_refused(opset):
-    model = model_of("Scan", "")
-    model.opset_import[0].version = opset
-    with pytest.raises(InputError) if opset == 8 else contextlib.nullcontext():
-        refuse_untuned(model)
 
 
 def test_an_operator_of_a_network_is_not_refused():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from fewtune.errors import InputError
 from tests.expanded_models import assert_node, assert_same
 from tests.tiny_models import make_model
 
@@ -32,12 +33,9 @@ def test_sequences_are_reversed_up_to_their_lengths():
     assert_same(model_of(node, data, {"lengths": np.array([4, 2, 3])}), {"x": data})
 
 
-@pytest.mark.parametrize("sizes", [[2, 0, 2], [0, 4], [0, 0, 1, 3]])
-def test_a_split_with_empty_parts(sizes):
-    outputs = [f"part_{place}" for place in range(len(sizes))]
-    given = [normal(2, 3, 4), np.array(sizes)]
-    model = assert_node("Split", given, outputs, domain="", constants=(1,), axis=2)
-    assert "Split" not in {node.op_type for node in model.graph.node}
+def test_a_split_with_an_empty_part_is_refused_by_name():
+    with pytest.raises(InputError, match="Split node 'node' has a part without elements"):
+        assert_node("Split", [normal(2, 4), np.array([4, 0])], ("a", "b"), "", (1,), axis=1)
 
 
 def test_empty_parts_of_a_concatenation_are_left_out():

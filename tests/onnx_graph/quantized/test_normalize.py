@@ -94,8 +94,6 @@ def test_quantizing(zero):
     assert_node("QuantizeLinear", inputs, axis=-3, **given)
     whole = bytes_of(zero.dtype, 2, 3, 4)
     assert_node("DequantizeLinear", [whole, scales(3), np.full(3, zero)], axis=1, **given)
-    blocked = [bytes_of(zero.dtype, 2, 6), scales(6).reshape(2, 3), np.full((2, 3), zero)]
-    assert_node("DequantizeLinear", blocked, axis=1, block_size=2, constants=(0, 1, 2), **given)
 
 
 @pytest.mark.parametrize("shift", [0, 5, -5])
@@ -153,17 +151,6 @@ def test_products_to_floats():
     assert_node("MatMulIntegerToFloat", inputs, tolerance=1e-4)
     inputs = [floats(2, 3, 4), bytes_of(np.int8, 4, 5), scales(5), np.zeros(5, np.int8), floats(5)]
     assert_node("DynamicQuantizeMatMul", inputs, constants=(1, 2, 3, 4), tolerance=1e-4)
-
-
-@pytest.mark.parametrize(("bits", "inner", "block"), [(4, 40, 32), (4, 48, 16), (2, 40, 16)])
-@pytest.mark.parametrize("has_zeros", [False, True])
-def test_weights_of_few_bits(bits, inner, block, has_zeros):
-    blocks, part = -(-inner // block), 8 // bits
-    inputs = [floats(2, 3, inner), bytes_of(np.uint8, 5, blocks, block // part), floats(5 * blocks)]
-    if has_zeros:
-        inputs.append(bytes_of(np.uint8, 5 * -(-blocks // part)))
-    given = {"K": inner, "N": 5, "bits": bits, "block_size": block}
-    assert_node("MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given)
 
 
 @pytest.mark.parametrize("zero", [0, 3])

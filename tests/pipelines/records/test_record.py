@@ -55,7 +55,8 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout):
     assert [(point.step, point.value) for point in points] == [(1, 400.0), (30, 60.0)]
     assert points[1].timestamp - points[0].timestamp == 28100
     folders = {item.path for item in store.client.list_artifacts(run.info.run_id)}
-    assert folders >= {"benchmark", "share", "compile", "logs"}
+    assert folders >= {"benchmark", "share", "compile", "logs", record.PAGE}
+    assert run.data.tags["mlflow.note.content"].startswith("[Plots](#/experiments/")
     files = {item.path for item in store.client.list_artifacts(run.info.run_id, "benchmark")}
     assert "benchmark/report.md" in files
 

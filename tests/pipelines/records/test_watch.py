@@ -139,7 +139,7 @@ def test_results_of_other_machines_are_not_compared(checkout):
 
 def test_the_command_ends_with_six_and_writes_the_page(checkout, monkeypatch, capsys):
     monkeypatch.chdir(checkout.root)
-    (checkout.root / "dvc.yaml").write_text("stages: {}\n")
+    (checkout.root / "dvc.yaml").write_text("stages: {}  # fewtune.stages\n")
     checkout.measured(SELECTIVE)
     assert main(["watch", "--page", "page"]) == 0
     checkout.measured(SELECTIVE, latency_ms=75.0)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests import small_pipeline
-from tests.made.command import PROJECT, started
+from tests.made.command import started
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -24,8 +24,8 @@ def pipeline(path):
     """A checkout with one deployment."""
     root = small_pipeline.make(path)
     (root / "prefect.yaml").write_text(
-        f"deployments:\n  - name: nightly\n"
-        f"    entrypoint: {PROJECT}/pipelines/flow.py:selective_tuning\n"
+        "deployments:\n  - name: nightly\n"
+        "    entrypoint: fewtune.pipelines.flow.selective_tuning\n"
         "    schedules: [{cron: '0 2 * * *'}]\n"
     )
     return root

@@ -1,0 +1,229 @@
+"""One model's results as an HTML file that needs no network: pictures, tables, conditions."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from fewtune.artifacts import BenchmarkReport, Curve, KernelRow
+from fewtune.report import kernel_tables, tables
+from fewtune.report.tables import Result
+from fewtune.report.time_breakdown import PHASES, steps_table
+from fewtune.util.table import Table, number
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+  color: #1a1a1a; background: #fff }
+h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem }
+table { border-collapse: collapse; font-size: 13px; margin: .8rem 0 }
+div { overflow-x: auto }
+th, td { border-bottom: 1px solid #ddd; padding: .25rem .6rem; text-align: right }
+th { vertical-align: bottom } .left { text-align: left }
+svg, img { max-width: 100%; height: auto }
+.warning { background: #fff3cd; border-left: 4px solid #d39e00; padding: .5rem .8rem }
+"""
+_MOST_KERNELS = 15
+# A tenfold range of estimates is drawn on a logarithmic scale.
+_WIDE_RANGE = 10.0
+_PEERS = ("onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows of one model.
+
+    Attributes
+    ----------
+    results : sequence of Result
+        A result for each strategy.
+    curves : mapping of Curve
+        By strategy: estimated latency over tuning time.
+    overlap : bytes or None
+        The picture of the tuning spaces' overlap, as PNG.
+    earlier : Table or None
+        Earlier results.
+    """
+
+    results: Sequence[Result]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    overlap: bytes | None = None
+    earlier: Table | None = None
+
+    def html(self) -> str:
+        """The page."""
+        model = escape(self.results[0].model)
+        comparisons = tables.distinct_comparisons(self.results)
+        parts = [f"<h1>{model}</h1>"]
+        parts += [
+            f'<p class="warning">{_text(it)}</p>' for it in tables.disturbed_lines(self.results)
+        ]
+        parts.append(_table(tables.results_table(self.results)))
+        parts += ["<h2>Latency</h2>", self._latencies()]
+        if any(curve.points for curve in self.curves.values()):
+            parts += ["<h2>Latency against tuning time</h2>", self._curve()]
+        if comparisons:
+            parts.append("<h2>Selective against full tuning</h2>")
+            parts.append(_table(tables.comparison_table(comparisons, wide=False)))
+        for each in self.results:
+            parts += _of_result(each)
+        if self.overlap:
+            parts += ["<h2>Overlap of the tuning spaces</h2>", _picture(self.overlap)]
+        if self.earlier:
+            parts += ["<h2>Earlier results</h2>", _table(self.earlier)]
+        parts.append("<h2>Conditions</h2>")
+        parts += [f"<p>{_text(line)}</p>" for line in tables.results_conditions(self.results)]
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width">'
+            f"<title>{model}</title><style>{_STYLE}</style></head>\n"
+            f"<body>{chr(10).join(parts)}</body></html>\n"
+        )
+
+    def _latencies(self) -> str:
+        """A bar for each variant of each strategy, the untuned one in the table only."""
+        bars, rows = [], []
+        for each in self.results:
+            for name, stats in each.benchmark.variants.items():
+                label = f"{name} ({each.strategy})"
+                texts = (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)
+                rows.append([label, *map(number, texts), str(stats.rounds)])
+                if name != "untuned":
+                    bars.append((label, stats))
+        figure, axes = _figure(0.4 * len(bars) + 0.9)
+        for place, (label, stats) in enumerate(reversed(bars)):
+            color = "C0" if label.startswith("tuned") else "C7"
+            spread = [[stats.median_ms - stats.p10_ms], [stats.p90_ms - stats.median_ms]]
+            axes.barh(place, stats.median_ms, xerr=spread, color=color, capsize=3)
+        axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
+        axes.set_xlabel("ms, median with the tenth and ninetieth percentile")
+        heads = ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"]
+        return _svg(figure, "latency") + _table(Table(heads, rows))
+
+    def _curve(self) -> str:
+        """The estimate after each batch, beside what was measured in the end."""
+        from matplotlib.ticker import LogLocator
+
+        figure, axes = _figure(3.6)
+        latencies_ms = []
+        for place, (strategy, curve) in enumerate(self.curves.items()):
+            found = [point.estimated_latency_ms for point in curve.points]
+            latencies_ms += found
+            seconds = [point.elapsed_s for point in curve.points]
+            axes.step(
+                seconds, found, where="post", color=f"C{place}", label=f"{strategy}, estimate"
+            )
+        for place, (name, stats) in enumerate(self.results[0].benchmark.variants.items()):
+            if name in (*_PEERS, "tuned"):
+                latencies_ms.append(stats.median_ms)
+                style = "-" if name == "tuned" else "--"
+                axes.axhline(stats.median_ms, color=f"C{place + 4}", ls=style, lw=1, label=name)
+        if max(latencies_ms) > _WIDE_RANGE * min(latencies_ms):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
+        axes.set_xlabel("tuning time (s)")
+        axes.set_ylabel("latency (ms)")
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        return _svg(figure, "curve")
+
+
+def _of_result(result: Result) -> list[str]:
+    """The kernels of one result, the cost of its steps, and what went another way."""
+    report = result.benchmark
+    name = escape(result.strategy)
+    parts = [f"<h2>Kernels, {name}</h2>", _kernels(report)]
+    parts.append(_table(kernel_tables.kernel_table(report)))
+    if report.steps:
+        parts += [f"<h2>What tuning time went to, {name}</h2>", _steps(report)]
+        parts.append(_table(steps_table(report.steps)))
+    if report.remarks:
+        lines = "".join(f"<li>{_text(line)}</li>" for line in report.remarks)
+        parts.append(f"<h2>Remarks, {name}</h2><ul>{lines}</ul>")
+    return parts
+
+
+def _kernels(report: BenchmarkReport) -> str:
+    """Where the model's time goes: the heaviest kernels, coloured by where schedules come from."""
+    rows = [row for row in sorted(report.kernels, key=KernelRow.order) if row.latency_ms]
+    rows = rows[:_MOST_KERNELS][::-1]
+    kinds: dict[str, str] = {
+        kind: f"C{place}" for place, kind in enumerate(sorted({r.schedule for r in rows}))
+    }
+    figure, axes = _figure(0.26 * len(rows) + 1.0)
+    for place, row in enumerate(rows):
+        axes.barh(place, (row.latency_ms or 0.0) * row.weight, color=kinds[row.schedule])
+    axes.set_yticks(range(len(rows)), [row.task for row in rows], parse_math=False, fontsize=8)
+    axes.set_xlabel("ms of all calls in one run")
+    _legend(axes, kinds)
+    return _svg(figure, f"kernels-{report.strategy}")
+
+
+def _steps(report: BenchmarkReport) -> str:
+    """A bar for each step of tuning, split into its phases."""
+    kinds = {text.removesuffix(" s"): f"C{place}" for place, text in enumerate(PHASES.values())}
+    kinds["else"] = "#cccccc"
+    figure, axes = _figure(0.34 * len(report.steps) + 1.0)
+    for place, step in enumerate(reversed(report.steps)):
+        parts_s = [getattr(step, phase) for phase in PHASES]
+        begin_s = 0.0
+        for part_s, color in zip(
+            [*parts_s, step.spent_s - sum(parts_s)], kinds.values(), strict=True
+        ):
+            axes.barh(place, max(0.0, part_s), left=begin_s, color=color)
+            begin_s += max(0.0, part_s)
+    names = [step.name for step in reversed(report.steps)]
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlabel("seconds")
+    _legend(axes, kinds)
+    return _svg(figure, f"steps-{report.strategy}")
+
+
+def _legend(axes: Any, kinds: Mapping[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=color, label=kind) for kind, color in kinds.items()]
+    axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.6, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Any, name: str) -> str:
+    """A figure as an element; its ids hold the name, since one page holds several."""
+    import matplotlib
+
+    stream = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _picture(png: bytes) -> str:
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+
+
+def _text(line: str) -> str:
+    return escape(line, quote=False)
+
+
+def _table(table: Table) -> str:
+    rows = []
+    for tag, line in [("th", table.headings), *(("td", row) for row in table.rows)]:
+        cells = (
+            f"<{tag}{' class=left' if column in table.left else ''}>{_text(cell)}</{tag}>"
+            for column, cell in enumerate(line)
+        )
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<div><table>{''.join(rows)}</table></div>"
