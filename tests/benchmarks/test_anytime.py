@@ -1,0 +1,25 @@
+"""The benchmark of latency by seconds: what a tuning takes over, and its table."""
+
+import os
+
+from benchmarks import anytime
+
+
+def test_kernels_of_later_steps_are_not_taken_over(tmp_path):
+    base, kernels = tmp_path / "final", tmp_path / "final" / anytime.KERNELS
+    for second, step in enumerate(("import", "predict"), 1):
+        for file in (base / step / "found.json", base / "keys" / step, kernels / f"{step}.o"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(step)
+            os.utime(file, (second, second))
+    assert anytime.first_library_s(base) == 1.0
+    anytime.begin_from(base, tmp_path / "full", ("import",))
+    taken = sorted(p.name for p in (tmp_path / "full").rglob("*") if p.is_file())
+    assert taken == ["found.json", "import", "import.o"]
+
+
+def test_means_are_over_the_rows_that_have_a_figure():
+    row = {"model": "a", "seed": 0, "first_pct": 90.0, "latency_ms": {"first": 1.0}}
+    table = anytime.table([row, {**row, "model": "b", "first_pct": 40.0, "budget_pct": 101.0}])
+    assert table.headings == ["model", "first_pct", "budget_pct"]
+    assert table.rows[-1] == ["geometric mean", "60.0", "101.0"]
