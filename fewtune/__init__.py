@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from fewtune.api import TunedModel, tune
     from fewtune.deploy.bundle import bundle
     from fewtune.deploy.session import InferenceSession, SessionOptions, load
+    from fewtune.errors import (
+        FewtuneError,
+        InputError,
+        JournalError,
+        MachineError,
+        VerificationError,
+    )
     from fewtune.model_check.check import check
     from fewtune.model_check.report import CheckReport
 
@@ -22,9 +29,14 @@ end_by_interrupts_while_loading(__name__)
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 _HOMES = {
     "CheckReport": "fewtune.model_check.report",
+    "FewtuneError": "fewtune.errors",
     "InferenceSession": "fewtune.deploy.session",
+    "InputError": "fewtune.errors",
+    "JournalError": "fewtune.errors",
+    "MachineError": "fewtune.errors",
     "SessionOptions": "fewtune.deploy.session",
     "TunedModel": "fewtune.api",
+    "VerificationError": "fewtune.errors",
     "bundle": "fewtune.deploy.bundle",
     "check": "fewtune.model_check.check",
     "load": "fewtune.deploy.session",
@@ -32,9 +44,14 @@ _HOMES = {
 }
 __all__ = [
     "CheckReport",
+    "FewtuneError",
     "InferenceSession",
+    "InputError",
+    "JournalError",
+    "MachineError",
     "SessionOptions",
     "TunedModel",
+    "VerificationError",
     "bundle",
     "check",
     "load",

@@ -7,20 +7,25 @@ measures nothing. A call that was killed goes on where it stopped.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fewtune import artifacts
-from fewtune.errors import InputError
+from fewtune.errors import FewtuneError, InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
+from fewtune.progress.listener import heard_by
+from fewtune.progress.progress import Snapshot
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.files import machine_errors
 
@@ -69,9 +74,33 @@ class TunedModel:
     report: str
     directory: Path
 
+    def __repr__(self) -> str:
+        rows = [
+            f"{name.replace('_', ' ')}: {value:.4g}"
+            for name, value in self.to_dict().items()
+            if name in ("latency_ms", "untuned_latency_ms", "onnxruntime_latency_ms", "tuning_s")
+        ]
+        disturbed = ["disturbed"] if "disturbed" in self.to_dict() else []
+        return f"TunedModel({str(self.library)!r}: {', '.join([*rows, *disturbed])})"
+
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
         return self.report
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures of the result by name, with units in the names; paths as text."""
+        figures = artifacts.Metrics.read(self.directory / "benchmark").figures()
+        return {"library": str(self.library), "directory": str(self.directory), **figures}
+
+    @property
+    def kernels(self) -> Any:
+        """The kernels, the heaviest first: a DataFrame if pandas is installed, else dicts."""
+        found = artifacts.BenchmarkReport.read(self.directory / "benchmark").kernels
+        rows = [row.model_dump() for row in sorted(found, key=artifacts.KernelRow.order)]
+        try:
+            return import_module("pandas").DataFrame(rows)
+        except ImportError:
+            return rows
 
 
 def tune(  # noqa: PLR0913 (what a user can say)
@@ -92,6 +121,7 @@ def tune(  # noqa: PLR0913 (what a user can say)
     out: str | Path = "fewtune-out",
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Callable[[Snapshot], object] | None = None,
 ) -> TunedModel:
     """Tune an ONNX model for this machine.
 
@@ -134,6 +164,10 @@ def tune(  # noqa: PLR0913 (what a user can say)
         Of inputs and searches.
     options : mapping, optional
         Further options by stage, such as ``{"tune": {"strategy": "annealing"}}``.
+    progress : callable, optional
+        Gets a snapshot after each measured batch (``task``, ``trials``, ``trials_total``,
+        ``estimated_latency_ms``, ``line()``, ...), from a thread. Nothing is printed then; other
+        messages go to the logger ``fewtune``.
 
     Returns
     -------
@@ -157,7 +191,14 @@ def tune(  # noqa: PLR0913 (what a user can say)
     given = sections(options or {}, strategy, trials, budget_s, seed)
     # The warm process loads TVM in parallel to this one.
     shared = Path(tempfile.gettempdir())
-    with machine_errors(shared, Path(out)), own_temporary_folder(), warm_process(APART):
+    heard = contextlib.nullcontext() if progress is None else heard_by(progress)
+    with (
+        _in_python(),
+        machine_errors(shared, Path(out)),
+        own_temporary_folder(),
+        heard,
+        warm_process(APART),
+    ):
         return _tuned(
             model,
             Path(out),
@@ -175,6 +216,30 @@ def tune(  # noqa: PLR0913 (what a user can say)
             given,
             strategy,
         )
+
+
+# Errors name options as the command has them: here they are arguments.
+_GIVEN = re.compile(r"--(shape|dimension|constant) ([^\s=]+)=(\[[^\]]*\]|[\d.,]*\d)")
+_NAMED = re.compile(r"--(shape|dimension|constant)\b")
+
+
+def _as_argument(given: re.Match[str]) -> str:
+    option, name, value = given.groups()
+    text = f"({value}{'' if ',' in value else ','})" if option == "shape" else value
+    return f"{option}s={{{name!r}: {text}}}"
+
+
+@contextlib.contextmanager
+def _in_python() -> Iterator[None]:
+    """Word what an error asks for as arguments of `tune`."""
+    try:
+        yield
+    except FewtuneError as error:
+        text = _NAMED.sub(r"\1s=", _GIVEN.sub(_as_argument, str(error)))
+        text = text.replace("--inputs FILE.npz", 'inputs="FILE.npz"').replace("--device", "device=")
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 def _tuned(

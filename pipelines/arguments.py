@@ -174,8 +174,10 @@ def run(command: _Parser) -> None:
       fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value
       fewtune run squeezenet --trials 32 --set share_schedules.top='5%'
 
-    Trials, budget, target and --set are written into params.yaml, so that DVC knows
-    them; they stay until they are changed again.
+    Trials, budget and --set hold for this run and are recorded with its results; with
+    --save they are written into params.yaml, for the models named or else for all.
+    The target, the device and what build_bank reads are of the whole project: they are
+    always written there, and stay until they are changed again.
     """
     named = "a registered name or an .onnx file; the models of params.yaml unless given"
     command.add_argument("models", nargs="*", metavar="MODEL", help=named)
@@ -209,6 +211,7 @@ def run(command: _Parser) -> None:
         "here (they take turns)",
     )
     _several(command, "--set", "KEY.PATH=VALUE", "any other parameter")
+    _flag(command, "--save", "write trials, budget and --set into params.yaml")
     again = "run every stage of these models again, also where nothing changed"
     _flag(command, "--force", f"{again}: after an update of fewtune, or a noisy hour")
     _flag(command, "--wide", _WIDE)

@@ -15,7 +15,7 @@ from fewtune.util.table import number
 
 def run(model: str, strategy: str) -> None:
     """Measure the model end to end and list its kernels."""
-    options = load_section("benchmark")
+    options = load_section("benchmark", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     with (

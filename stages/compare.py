@@ -15,7 +15,7 @@ from fewtune.util.files import canonical_json, whole_directory, write_text
 
 def run(model: str) -> None:
     """Measure the libraries of both strategies side by side."""
-    options = load_section("compare")
+    options = load_section("compare", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     measured = {strategy: places.benchmarked(model, strategy) for strategy in COMPARED}

@@ -11,7 +11,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Build the tuned library and compare its outputs with onnxruntime's."""
-    options = load_section("compile")
+    options = load_section("compile", model=model)
     places = Places()
     with whole_directory(places.compiled(model, strategy)) as directory:
         job = CompileJob(

@@ -13,7 +13,8 @@ from fewtune.util.files import whole_directory
 
 def run(model: str) -> None:
     """Import a registered model and refuse it if its outputs differ from onnxruntime's."""
-    options = ImportOptions.of(load_section("import_model"), load_section("compile").most_growth)
+    section = load_section("import_model", model=model)
+    options = ImportOptions.of(section, load_section("compile", model=model).most_growth)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     with whole_directory(places.imported(model)) as directory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -37,6 +38,11 @@ SECTIONS = {
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}
+# A model's own settings, by section, over those of all. Sections of no model have none.
+BY_MODEL = "by_model"
+OF_MODEL = [name for name in SECTIONS if name not in ("fingerprint", "extract_tasks", "build_bank")]
+# In the environment, as JSON: settings of models for one run, over those of the file.
+RUN_SETTINGS = "FEWTUNE_SETTINGS"
 LISTS = ("models", "strategies")
 COMPARED = ("selective", "full")
 # Folders that stand beside the models' own, and beside the strategies' own.
@@ -52,7 +58,9 @@ def options_class(section: str) -> type[BaseModel]:
     return resolve_name(SECTIONS[section])
 
 
-def load_section(name: str, strategy: str | None = None, path: Path | None = None) -> Any:
+def load_section(
+    name: str, strategy: str | None = None, path: Path | None = None, model: str | None = None
+) -> Any:
     """Read and check one section.
 
     Parameters
@@ -63,6 +71,8 @@ def load_section(name: str, strategy: str | None = None, path: Path | None = Non
         Which strategy's part to take, for sections that hold one for each.
     path : Path, optional
         The file, ``params.yaml`` of the current folder unless given.
+    model : str, optional
+        Whose own settings are taken, as stage fingerprint wrote them.
 
     Returns
     -------
@@ -75,13 +85,39 @@ def load_section(name: str, strategy: str | None = None, path: Path | None = Non
         If the file, the section or a value in it cannot be used; one line that names the place.
     """
     path = path or Places().params
-    return _section(read_yaml(path), name, strategy, path)
+    content = read_yaml(path)
+    if model is not None:
+        own = json.loads(Places(path.parent).settings(model, name).read_text())
+        content = merged(content, {name: own})
+    return _section(content, name, strategy, path)
 
 
 def load_all(path: Path | None = None) -> dict[str, Any]:
-    """Read the whole file and check it, as `check_all`."""
+    """Read the whole file, with the settings of this run, and check it, as `check_all`."""
     path = path or Places().params
-    return check_all(read_yaml(path), path)
+    of_run = json.loads(os.environ.get(RUN_SETTINGS, "{}"))
+    return check_all(merged(read_yaml(path), {BY_MODEL: of_run} if of_run else {}), path)
+
+
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with the values of ``over``, at any depth."""
+    both = {
+        key: merged(base[key], value)
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+        else value
+        for key, value in over.items()
+    }
+    return {**base, **both}
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by key path as a mapping of mappings."""
+    found: dict[str, Any] = {}
+    for key_path, value in values.items():
+        for key in reversed(key_path.split(".")):
+            value = {key: value}
+        found = merged(found, value)
+    return found
 
 
 def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -91,14 +127,15 @@ def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
     -------
     params : dict
         ``models`` and ``strategies`` as lists of names, and each section's options; a section
-        with a part for each strategy as a mapping from strategy to options.
+        with a part for each strategy as a mapping from strategy to options. ``by_model`` is a
+        mapping from model to its own settings, by section.
 
     Raises
     ------
     InputError
         At the first thing that cannot be used.
     """
-    known = [*LISTS, *SECTIONS]
+    known = [*LISTS, *SECTIONS, BY_MODEL]
     for key in content:
         if key not in known:
             raise InputError(f"{path}: {key} is no section{nearest(key, known)}")
@@ -119,15 +156,36 @@ def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
                 "strategy only, give it to `fewtune run --strategy`"
             )
     for section in SECTIONS:
-        if section in PER_STRATEGY:
-            parts = _mapping(content, section, path)
-            params[section] = {
-                strategy: _section(content, section, strategy, path)
-                for strategy in dict.fromkeys([*params["strategies"], *parts])
-            }
-        else:
-            params[section] = _section(content, section, None, path)
+        params[section] = _whole_section(content, section, params["strategies"], path)
+    params[BY_MODEL] = _own_settings(content, params, path)
     return params
+
+
+def _own_settings(
+    content: dict[str, Any], params: dict[str, Any], path: Path
+) -> dict[str, dict[str, Any]]:
+    """What each listed model has of its own, by section, checked with what it has not."""
+    settings = _mapping(content, BY_MODEL, path) if BY_MODEL in content else {}
+    for model, own in settings.items():
+        if model not in params["models"]:
+            hint = nearest(str(model), params["models"], "listed")
+            raise InputError(f"{path}: {BY_MODEL} holds {model!r}, which is no listed model{hint}")
+        if not isinstance(own, dict):
+            raise InputError(f"{path}: {BY_MODEL}.{model} is {own!r}: give a mapping of sections")
+        for section in own:
+            if section not in OF_MODEL:
+                place, hint = f"{BY_MODEL}.{model}.{section}", nearest(section, OF_MODEL)
+                raise InputError(f"{path}: {place} is no section of a model{hint}")
+            _whole_section(merged(content, own), section, params["strategies"], path)
+    return {model: settings.get(model, {}) for model in params["models"]}
+
+
+def _whole_section(content: dict[str, Any], section: str, strategies: list[str], path: Path) -> Any:
+    """A section's options; a mapping from strategy to options where it has a part for each."""
+    if section not in PER_STRATEGY:
+        return _section(content, section, None, path)
+    parts = dict.fromkeys([*strategies, *_mapping(content, section, path)])
+    return {strategy: _section(content, section, strategy, path) for strategy in parts}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -63,6 +63,15 @@ class Places:
         """Output of stage fingerprint."""
         return self.out / "fingerprint"
 
+    def settings(self, model: str, section: str) -> Path:
+        """Output of stage fingerprint: what ``model`` has of its own in a section."""
+        return self.all_settings / model / f"{section}.json"
+
+    @property
+    def all_settings(self) -> Path:
+        """The folder of all models' own settings."""
+        return self.out / "settings"
+
     def bank(self, strategy: str) -> Path:
         """Output of stage build_bank."""
         return self.out / "bank" / strategy

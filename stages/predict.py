@@ -14,7 +14,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Predict, build and check schedules; compile the first library and verify it."""
-    options, of_compile = load_section("predict"), load_section("compile")
+    options, of_compile = load_section("predict", model=model), load_section("compile", model=model)
     places = Places()
     with whole_directory(places.predicted(model, strategy)) as directory:
         job = PredictJob(

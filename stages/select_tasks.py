@@ -18,7 +18,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Compare the tasks' tuning spaces and choose a representative of each cluster."""
-    options = load_section("select_tasks", strategy)
+    options = load_section("select_tasks", strategy, model=model)
     places = Places()
     tasks = read_tasks(places.tasks(model))
     target = target_from_json(TaskTable.read(places.tasks(model)).target)

@@ -15,7 +15,7 @@ from fewtune.task.extract import read_tasks
 
 def run(model: str, strategy: str) -> None:
     """Let contenders of all tasks take turns; a run that was killed goes on."""
-    options = load_section("share_schedules")
+    options = load_section("share_schedules", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     output = places.shared(model, strategy)

@@ -14,7 +14,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Tune the selected tasks; a run that was killed goes on from its journal."""
-    options = load_section("tune")
+    options = load_section("tune", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled kernels in a folder of this run, which its processes share."""
+    if not hasattr(config, "workerinput"):
+        # Matplotlib's own cache, of fonts, takes seconds to make.
+        os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+        cache = tempfile.TemporaryDirectory(prefix="fewtune-cache-")
+        os.environ["XDG_CACHE_HOME"] = cache.name
+        config.add_cleanup(cache.cleanup)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -8,7 +8,8 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import elementwise, normalizations, windows
-from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
+from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.operators.recurrent import UNROLLED
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime

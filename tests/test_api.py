@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1, "wait_s": 0},
-    "share_schedules": {"finals": 0, "trials_per_task": 1},
+    "share_schedules": {"finals": 0, "trials_per_task": 1, "least_gain": 0.03},
 }
 
 
@@ -39,8 +39,14 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tuned(model):
-    return fewtune.tune(model, trials=2, out=model.parent / "out", options=QUICK)
+def heard():
+    return []
+
+
+@pytest.fixture(scope="module")
+def tuned(model, heard):
+    out = model.parent / "out"
+    return fewtune.tune(model, trials=2, out=out, options=QUICK, progress=heard.append)
 
 
 def test_the_result_is_measured_and_runs_as_onnxruntime_does(model, tuned):
@@ -55,6 +61,27 @@ def test_the_result_is_measured_and_runs_as_onnxruntime_does(model, tuned):
     assert list(outputs) == [each.name for each in session.get_outputs()]
     for actual, expected in zip(outputs.values(), session.run(None, {name: given}), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_result_tells_its_figures_in_python(tuned, heard):
+    assert heard[-1].trials <= heard[-1].trials_total
+    assert heard[0].line()
+    assert tuned.to_dict()["latency_ms"] == tuned.latency_ms
+    assert len(repr(tuned)) < 400
+    assert "latency ms" in repr(tuned)
+    tasks = tuned.kernels["task"] if hasattr(tuned.kernels, "columns") else tuned.kernels
+    assert len(tasks) > 0
+
+
+def test_what_is_asked_for_is_named_as_an_argument(tmp_path):
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y)'
+        " { y = Relu(x) }"
+    )
+    onnx.save(graph, tmp_path / "open.onnx")
+    with pytest.raises(fewtune.InputError, match=r"for example shapes=\{'x': \(1,") as raised:
+        fewtune.tune(tmp_path / "open.onnx", out=tmp_path / "out")
+    assert "--" not in str(raised.value)
 
 
 def test_an_equal_call_makes_nothing_anew(model, tuned):

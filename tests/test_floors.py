@@ -286,24 +286,24 @@ BUDGETS = {
     "compile": 1019,
     "deploy": 928,
     "fleet": 508,
-    "loose": 895,
-    "machine": 618,
-    "measure": 644,
-    "model": 3503,
+    "loose": 960,
+    "machine": 622,
+    "measure": 643,
+    "model": 3550,
     "model_check": 223,
     "prediction": 363,
-    "onnx_graph": 4357,
+    "onnx_graph": 4326,
     "predictor": 790,
     "process": 815,
-    "progress": 80,
+    "progress": 139,
     "report": 661,
     "research": 768,
     "runtime": 1004,
-    "schedule": 2178,
+    "schedule": 2157,
     "schedule_check": 587,
     "search": 654,
     "selection": 450,
-    "sharing": 854,
+    "sharing": 868,
     "similarity": 129,
     "steps": 292,
     "storage": 378,
@@ -317,7 +317,7 @@ BUDGETS = {
     "workers": 692,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4253, ("benchmarks",): 6519, ("tests",): 19164}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4346, ("benchmarks",): 6520, ("tests",): 18770}
 
 
 def code_lines(path: Path) -> int:

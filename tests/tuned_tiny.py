@@ -3,39 +3,47 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
+from fewtune.artifacts import (
+    Cluster,
+    CompileReport,
+    Fingerprint,
+    ImportReport,
+    Selection,
+    ShareReport,
+)
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
+from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.prediction.options import PredictOptions
+from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import tvm
-from fewtune.sharing.job import SharingRules
+from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task, extract_tasks
+from fewtune.task.extract import Task, extract_tasks, write_tasks
 from fewtune.tuning.child_process import journal_path
 from fewtune.tuning.job import Work, Workplace
+from fewtune.tuning.task_state import TaskState
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model
 
 NAME = "tiny"
 OPTIONS = TuneOptions(trials_per_task=6, batch_size=3, least_gain=0.0)
-# Whether a task is searched for being slow depends on what this machine measures.
-RULES = SharingRules(searched_gain=1.0)
 
 
 @cache
@@ -107,6 +115,7 @@ def selection() -> Selection:
                 similarity_sum=1.0,
             )
         ],
+        worth=[names["b"]],
         set_aside=sorted({t.info.name for t in tasks()} - {names[k] for k in "abc"}),
         set_aside_rule="made by hand",
     )
@@ -132,27 +141,76 @@ def _supervise_here(work: Work) -> list[dict[str, Any]]:
     return journal.events
 
 
+@cache
+def extracted() -> Path:
+    """The folder of the extract_tasks stage, with the model's skeleton."""
+    directory = scratch() / "tasks"
+    directory.mkdir()
+    write_tasks(tasks(), NAME, fingerprint().target, directory)
+    inputs = ImportReport.read(imported()).inputs
+    make_skeleton(lowered(), inputs).write(directory)
+    return directory
+
+
+def predict_job(directory: Path, options: PredictOptions) -> PredictJob:
+    """The prediction of every task into a new folder."""
+    directory.mkdir()
+    machine = directory.with_name(f"{directory.name}-machine")
+    machine.mkdir()
+    fingerprint().write(machine)
+    return PredictJob(
+        tasks=extracted(),
+        fingerprint=machine,
+        options=options,
+        directory=directory,
+        model=NAME,
+        strategy="selective",
+    )
+
+
+@cache
+def predicted() -> Path:
+    """What the predict stage writes, but for its library."""
+    directory = scratch() / "predict"
+    with mock.patch(
+        "fewtune.prediction.predict_apart.run_each_apart", lambda jobs: [job.run() for job in jobs]
+    ):
+        predict_apart(predict_job(directory, PredictOptions()), 1)
+    set_threads(usable_cores())
+    return directory
+
+
 def share(
     directory: Path,
     journals: Path,
     options: ShareOptions,
     model: Path | None = None,
-    rules: SharingRules = RULES,
+    **changed: Any,
 ) -> ShareReport:
-    """Share what was tuned, in this process, into a new folder."""
+    """Share what was predicted and tuned, in this process, into a new folder."""
     directory.mkdir()
+    given: dict[str, Any] = {
+        "tasks": tasks(),
+        "selection": selection(),
+        "predict_directory": predicted(),
+        "tune_directory": tuned(),
+        "fingerprint": fingerprint(),
+        "options": options,
+        "journal_directory": journals,
+        "directory": directory,
+        "model_directory": model,
+    }
     with in_this_process():
-        return share_schedules(
-            tasks(),
-            selection(),
-            tuned(),
-            fingerprint(),
-            options,
-            journals,
-            directory,
-            model_directory=model,
-            rules=rules,
-        )
+        return share_schedules(**{**given, **changed})
+
+
+def one_round() -> AbstractContextManager[object]:
+    """Within the block, each task has contenders once, whatever noise is taken for a gain."""
+
+    def promised(states: Iterable[TaskState], *_: object) -> dict[str, float]:
+        return {state.task.info.name: float(not state.gains) for state in states}
+
+    return mock.patch("fewtune.sharing.session.promises", promised)
 
 
 @contextmanager

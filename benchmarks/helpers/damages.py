@@ -79,7 +79,7 @@ OPTIONS = (
     *("tune.start_from=../../../../etc", "tune.strategy=none", "tune.budget_s=nan"),
     *("fingerprint.threads=99999", "fingerprint.threads=0", "fingerprint.target=nonsense"),
     *('fingerprint.target={"kind":"llvm","mcpu":"nonsense"}', 'fingerprint.target={"kind":'),
-    *("share_schedules.least_gain=0", "benchmark.rounds=0", "tune.predictor=predictors/absent"),
+    *("share_schedules.finals=x", "benchmark.rounds=0", "tune.predictor=predictors/absent"),
 )
 
 

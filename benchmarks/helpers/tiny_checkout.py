@@ -19,6 +19,7 @@ MODEL = "three"
 BUDGETS: dict[str, Any] = {
     "tune.trials_per_task": 4,
     "share_schedules.trials_per_task": 2,
+    "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
 }
 _LIMIT_S = 400

@@ -1,7 +1,7 @@
 """A fleet as a device: the measuring work of a stage is divided among its machines.
 
 A tuning session is divided among the machines: each takes a part of the tasks, with their part of
-the budget, and keeps it, so that races and duels compare times of one machine. Other work, such as
+the budget, and keeps it, so that races compare times of one machine. Other work, such as
 sharing, is one part. A part is a session on its machine, which measures a batch for each order. The
 result of a batch is in the journal before the next one is ordered. If a machine is lost, another
 one goes on with its part from the journal.

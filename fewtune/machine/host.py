@@ -83,8 +83,8 @@ STAT = Path("/proc/stat")
 _BUSY, _STEAL = (1, 2, 3, 6, 7), 8
 
 
-def _core_seconds(stat: Path) -> tuple[float, float]:
-    """Seconds since the start that usable cores were busy, and that the host kept: both summed.
+def _core_seconds(stat: Path, cores: set[int]) -> tuple[float, float]:
+    """Seconds since the start that some cores were busy, and that the host kept: both summed.
 
     Zero where there is no such file.
     """
@@ -92,8 +92,8 @@ def _core_seconds(stat: Path) -> tuple[float, float]:
         lines = [line.split() for line in stat.read_text().splitlines()]
     except OSError:
         return 0.0, 0.0
-    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    figures = [line for line in lines if len(line) > _STEAL and line[0] in usable]
+    names = {f"cpu{number}" for number in cores}
+    figures = [line for line in lines if len(line) > _STEAL and line[0] in names]
     busy = sum(int(line[place]) for line in figures for place in _BUSY)
     stolen = sum(int(line[_STEAL]) for line in figures)
     ticks_a_second = os.sysconf("SC_CLK_TCK")
@@ -108,7 +108,8 @@ def stolen_s(stat: Path = STAT) -> float:
     stat : Path
         Where Linux reports it; if there is no such file, the answer is 0.
     """
-    return _core_seconds(stat)[1] / len(os.sched_getaffinity(0))
+    usable = os.sched_getaffinity(0)
+    return _core_seconds(stat, usable)[1] / len(usable)
 
 
 class Neighbours:
@@ -123,7 +124,9 @@ class Neighbours:
     """
 
     def __init__(self, threads: int, stat: Path = STAT) -> None:
-        self._spare = len(os.sched_getaffinity(0)) - threads
+        # Those of now: what is measured moves this thread from core to core.
+        self._cores = os.sched_getaffinity(0)
+        self._spare = len(self._cores) - threads
         self._stat = stat
         self._last = self._read()
 
@@ -134,7 +137,9 @@ class Neighbours:
         return max(0.0, others_s / passed_s - self._spare) if passed_s > 0 else 0.0
 
     def _read(self) -> tuple[float, float]:
-        return time.perf_counter(), sum(_core_seconds(self._stat)) - time.process_time()
+        return time.perf_counter(), sum(
+            _core_seconds(self._stat, self._cores)
+        ) - time.process_time()
 
 
 class Stolen:

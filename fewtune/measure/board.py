@@ -1,6 +1,6 @@
 """Boards behind TVM's RPC tracker: candidates are built here, on all cores, and measured there.
 
-A task stays on the board that measured it first, so that its races and duels compare times of one
+A task stays on the board that measured it first, so that its races compare times of one
 board. Boards of one key measure in parallel.
 """
 
@@ -117,14 +117,14 @@ class BoardMeasurer(Measurer):
             for place in (p for p, each in enumerate(boards) if each == board):
                 result, bar_s = built[place], batch.bar_s(place)
                 if isinstance(result, Failure):
-                    batch.end(place, Outcome.failed(result), None)
+                    batch.end(place, Outcome.failed(result))
                     continue
                 outcome = self._raced(board, result, batch.specs[place], bar_s)
                 if batch.checks is not None:
                     wanted = batch.checks[place]
                     ask = partial(self._verdict_of, board, result, wanted)
                     outcome = self.checking.checked(outcome, ask, wanted, bar_s)
-                batch.end(place, outcome, result)
+                batch.end(place, outcome)
 
         with self.phases.timed("run_s"), ThreadPoolExecutor(len(boards) or 1) as executor:
             for _ in executor.map(run, sorted(set(boards))):

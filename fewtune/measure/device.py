@@ -51,7 +51,7 @@ class Capabilities(NamedTuple):
         """The parts that are skipped, as text; none on this machine's CPU."""
         said = {
             "cold_caches": "caches as a model leaves them",
-            "finals_in_model": "finals in the model (duels decide)",
+            "finals_in_model": "contenders measured in the model (each is measured alone)",
         }
         return [text for name, text in said.items() if not getattr(self, name)]
 

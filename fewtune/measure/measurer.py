@@ -43,16 +43,16 @@ class Batch:
     races: Sequence[Hashable]
     checks: Sequence[ScheduleCheck] | None = None
     _fastest_s: dict[Hashable, float] = field(init=False, default_factory=dict)
-    _ended: dict[int, tuple[Outcome, Built | None]] = field(init=False, default_factory=dict)
+    _ended: dict[int, Outcome] = field(init=False, default_factory=dict)
 
     def bar_s(self, place: int) -> float | None:
         """Seconds that a candidate has to beat; None if nothing is known."""
         known = [self.best_s[place], self._fastest_s.get(self.races[place])]
         return min((time_s for time_s in known if time_s is not None), default=None)
 
-    def end(self, place: int, outcome: Outcome, built: Built | None) -> None:
-        """Take in a candidate's outcome, and the build that was measured."""
-        self._ended[place] = outcome, built
+    def end(self, place: int, outcome: Outcome) -> None:
+        """Take in a candidate's outcome."""
+        self._ended[place] = outcome
         if outcome.run_s:
             race = self.races[place]
             fastest_s = self._fastest_s.get(race, outcome.median_s)
@@ -60,7 +60,7 @@ class Batch:
 
     def settle(self, failures: Counter[str]) -> list[Outcome]:
         """Count the failures, by cause; return the outcomes in the order of the batch."""
-        outcomes = [self._ended[place][0] for place in range(len(self._ended))]
+        outcomes = [self._ended[place] for place in range(len(self._ended))]
         failures.update(outcome.cause for outcome in outcomes if outcome.cause)
         return outcomes
 
@@ -149,10 +149,9 @@ class Measurer:
         for place, result in enumerate(built):
             bar_s = batch.bar_s(place)
             outcome, result = self._race(result, payload[place], batch.specs[place], bar_s)
-            made = result if isinstance(result, Built) else None
-            if made is not None:
-                outcome = self._checked(outcome, made, batch, place)
-            batch.end(place, outcome, made)
+            if isinstance(result, Built):
+                outcome = self._checked(outcome, result, batch, place)
+            batch.end(place, outcome)
         outcomes = batch.settle(self.failures)
         with self.phases.timed("build_s"):
             self.pool.tidy()
@@ -168,11 +167,11 @@ class Measurer:
 
         def done(place: int, built: Built | Failure, measured: Measured | None) -> None:
             if isinstance(built, Failure):
-                batch.end(place, Outcome.failed(built), None)
+                batch.end(place, Outcome.failed(built))
             elif measured is not None:
                 # Its worker is idle, and so is the device.
                 outcome = Outcome(measured.run_s)
-                batch.end(place, self._checked(outcome, built, batch, place), built)
+                batch.end(place, self._checked(outcome, built, batch, place))
 
         self.pool.run(payload, done, measurement)
         self.pool.tidy()

@@ -350,7 +350,8 @@ def _report(
     if made.winograd.chosen and comparison.reference.rare:
         notes.append(
             f"Winograd's transforms compute {len(made.winograd.chosen)} convolutions: an infinite "
-            "or huge element spreads over its tile (`import_model.winograd: never`: direct sums)"
+            "or huge element spreads over its tile (direct sums: `import_model.winograd: never`, "
+            "or --inputs with such elements)"
         )
     layers = sum(count for kernel, count in counts.items() if is_recurrence(kernel))
     if layers:

@@ -21,7 +21,7 @@ TAKEN_NAMES = frozenset({REGISTRATION, MODEL_FILE, SAMPLES_FILE})
 # Names of folders and files contain it; most file systems allow 255 bytes.
 _MAX_NAME = 100
 # Folders of results with these names under out/ belong to no model.
-RESERVED_NAMES = frozenset({"bank", "fingerprint"})
+RESERVED_NAMES = frozenset({"bank", "fingerprint", "settings"})
 
 
 class Sizes(BaseModel):

@@ -32,13 +32,8 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     set_attributes,
 )
-from fewtune.onnx_graph.operators.expand import (
-    EARLY,
-    UNROLLED,
-    UNROLLED_WITHOUT_KERNEL,
-    expand,
-)
-from fewtune.onnx_graph.operators.recurrent import has_layers
+from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.operators.recurrent import UNROLLED, UNROLLED_WITHOUT_KERNEL, has_layers
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.rows import planes_of_rows

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
+# Names the pipe of a caller's function (`fewtune.progress.listener`).
+PIPE = "FEWTUNE_PROGRESS"
 # Lines of the terminal that no task can have: heading, rules, the line below the table.
 _OTHER_LINES = 7
 
@@ -67,6 +72,8 @@ class Progress:
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run stands now."""
+        if self._told(asdict(snapshot)):
+            return
         if not self._stream.isatty():
             self.say(snapshot.line())
             return
@@ -97,9 +104,21 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line that stays; a table so far stays above it."""
+        if self._told(text):
+            return
         self.close()
         self._stream.write(text + "\n")
         self._stream.flush()
+
+    def _told(self, content: object) -> bool:
+        """Write it to the pipe of a caller, if there is one."""
+        pipe = os.environ.get(PIPE)
+        if not pipe:
+            return False
+        # One that has ended, or reads no more, stops no tuning.
+        with contextlib.suppress(OSError), open(pipe, "w") as stream:
+            stream.write(json.dumps(content) + "\n")
+        return True
 
     def close(self) -> None:
         """Leave the table as it stands; the next snapshot begins another."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from subprocess import CalledProcessError
 from typing import Any, NamedTuple, Protocol
 
 from fewtune.artifacts import Skeleton
@@ -57,11 +58,14 @@ class Judged(NamedTuple):
         By task and key, of the others.
     rest_s : float
         Seconds of a run of the model in kernels of no contender.
+    unchecked : frozenset of tuple of str
+        Task and key of those that were too slow for their outputs to be compared.
     """
 
     finals: dict[str, Final]
     failures: dict[tuple[str, str], Outcome]
     rest_s: float = 0.0
+    unchecked: frozenset[tuple[str, str]] = frozenset()
 
 
 class Entry(NamedTuple):
@@ -101,11 +105,18 @@ class Alone:
         outcomes = self._measurer.measure(
             [replay(s.task.mod, Trial(key, None, None), self._target).mod for s, key in every],
             [module_specs(state.task.mod) for state, _ in every],
-            [state.progress.bar_s for state, _ in every],
+            # What a task has is first, and the bar: an earlier time may be of another pace, and who
+            # is slower than the bar is not checked.
+            [None] * len(every),
             races=[state.task.info.name for state, _ in every],
             checks=[s.check._replace(is_default=key == s.default_key) for s, key in every],
         )
-        found = Judged({}, {})
+        slow = {
+            (state.task.info.name, key)
+            for (state, key), outcome in zip(every, outcomes, strict=True)
+            if not outcome.is_checked
+        }
+        found = Judged({}, {}, unchecked=frozenset(slow))
         samples: dict[str, dict[str, list[float]]] = {}
         for (state, key), outcome in zip(every, outcomes, strict=True):
             name = state.task.info.name
@@ -216,7 +227,12 @@ class InModel:
         try:
             with phases.timed("build_s"), tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
                 library = f"{scratch}/contenders.so"
-                with_own_threads(self._threads_of_kernels)(library, renamed(objects, Path(scratch)))
+                try:
+                    link = with_own_threads(self._threads_of_kernels)
+                    link(library, renamed(objects, Path(scratch)))
+                except (CalledProcessError, RuntimeError) as fault:
+                    # A kept kernel is damaged, or gone.
+                    raise RequestFailedError(f"contenders are not linked: {fault}") from fault
                 given = [(self._skeleton.model_dump_json(), library, contenders)] * len(handles)
                 call_all(handles, _LIMIT_S, Worker.load_model, given)
             with phases.timed("run_s"):

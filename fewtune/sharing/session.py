@@ -294,7 +294,8 @@ class Sharing(Session):
         for proposal in chosen.proposals:
             if final is not None and proposal.key in final.keys:
                 time_s = final.time_s(final.keys.index(proposal.key)) / task.weight
-                outcome = Outcome([time_s])
+                is_checked = (task.name, proposal.key) not in judged.unchecked
+                outcome = Outcome([time_s], is_checked=is_checked)
             else:
                 outcome = judged.failures[task.name, proposal.key]
             found.append(Trial.measured(proposal.key, outcome).as_json())

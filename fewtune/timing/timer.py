@@ -1,4 +1,4 @@
-"""How built candidates are timed in the process that built them: races, and duels.
+"""How built candidates are timed in the process that built them.
 
 On a CPU, the caches are put into the state that a model leaves them in before each call
 (`fewtune.timing.cache_state`). The measuring thread keeps off the cores of TVM's thread pool

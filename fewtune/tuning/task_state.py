@@ -141,8 +141,8 @@ class TaskState:
     def ranked(self) -> list[Trial]:
         """Valid trials, fastest first, each with one figure: its median in seconds.
 
-        The fastest in the model comes first. Then come the trials of the last duel, by its medians.
-        The others follow: they were slower in the race.
+        The fastest in turns comes first. Then come the others of those rounds, by their last times.
+        The rest follow: they were slower in the race.
         """
         trials = self._searched()
         if self.default is not None and self.default.run_s and self.default.is_checked:

@@ -1,4 +1,4 @@
-"""A worker's side of the finals in the model: kernels timed where the model calls them.
+"""A worker's side of rounds in the model: kernels timed where the model calls them.
 
 One run of the model gives a sample of every kernel. Each run uses other contenders. Each kernel
 has a random order of its own, so that no contender always has the same neighbours, and drift

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError
-from fewtune.stages.params import LISTS, check_all, parse_yaml, read_yaml
+from fewtune.stages.params import BY_MODEL, LISTS, check_all, merged, nested, parse_yaml, read_yaml
 from fewtune.util.files import write_bytes
 
 MODELS = LISTS[0]
@@ -18,9 +19,14 @@ _UNSET = object()
 
 
 def change_parameters(
-    path: Path, values: Mapping[str, Any] | None = None, models: Iterable[str] = ()
+    path: Path,
+    values: Mapping[str, Any] | None = None,
+    models: Iterable[str] = (),
+    own: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Set parameters and list models: all of it, or nothing if the whole file is not accepted.
+
+    ``own`` are settings of these models alone, by key path.
 
     Returns
     -------
@@ -32,14 +38,17 @@ def change_parameters(
     InputError
         If the file cannot be read, or would not be accepted after the change.
     """
-    text, lines, _ = changed_parameters(path, values or {}, models)
+    text, lines, _ = changed_parameters(path, values or {}, models, own or {})
     if lines:
         write_bytes(path, text.encode())
     return lines
 
 
 def changed_parameters(
-    path: Path, values: Mapping[str, Any], models: Iterable[str] = ()
+    path: Path,
+    values: Mapping[str, Any],
+    models: Iterable[str] = (),
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[str, list[str], dict[str, Any]]:
     """What `change_parameters` would write, its lines, and all parameters, checked."""
     read_yaml(path)  # says what is wrong with a file that cannot be changed
@@ -57,6 +66,10 @@ def changed_parameters(
         if name not in listed:
             listed.append(name)
             lines.append(f"{path.name}: {MODELS} + {name}")
+        if own:
+            settings = content[BY_MODEL] = content.get(BY_MODEL) or {}
+            settings[name] = merged(settings.get(name) or {}, nested(own))
+            lines += [f"{path.name}: {key} {value} for {name}" for key, value in own.items()]
     stream = io.StringIO()
     yaml.dump(content, stream)
     text = stream.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from fewtune.pipelines.checkout.results import listed, read_results
     from fewtune.pipelines.dvc_repo.dag import require_listed
     from fewtune.pipelines.runs.run_plan import warm_process
-    from fewtune.stages.params import COMPARED
+    from fewtune.stages.params import COMPARED, OF_MODEL, nested
 
     root = find_root()
     path = Places(root).params
@@ -45,15 +46,23 @@ def run(options: argparse.Namespace) -> int:
             detect_fingerprint(params["fingerprint"])
         for strategy in options.strategy or ():
             require_listed("strategy", strategy, listed(root)[1])
-        models = _models(options.models, given, options.name, root)
-        for line in change_parameters(path, values, models):
+        own = {key: values.pop(key) for key in [*values] if key.partition(".")[0] in OF_MODEL}
+        named = _models(options.models, given, options.name, root)
+        if options.save:
+            # Of the models that are named, else of all.
+            lines = change_parameters(path, values if named else {**values, **own}, named, own)
+        else:
+            lines = change_parameters(path, values, named)
+            lines += [f"in this run: {key} {value}" for key, value in own.items()]
+        for line in lines:
             tell(line)
         known_models, known_strategies = listed(root)
-        models = models or known_models
+        models = named or known_models
         if not models:
             raise InputError("no model is registered: `fewtune run MODEL.onnx` registers one")
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
-        outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
+        with _of_run({} if options.save else dict.fromkeys(models, nested(own))):
+            outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:
         found = read_results(root, say, models)
         if options.json:
@@ -86,8 +95,20 @@ def _progress_apart(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _of_run(settings: dict[str, Any]) -> Iterator[None]:
+    """Hand models' own settings to stage fingerprint, which writes them down."""
+    from fewtune.stages.params import RUN_SETTINGS
+
+    os.environ[RUN_SETTINGS] = json.dumps(settings)
+    try:
+        yield
+    finally:
+        del os.environ[RUN_SETTINGS]
+
+
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What is to be set in params.yaml, by key path."""
+    """What is to be set, by key path."""
     from fewtune.pipelines.checkout.parameters import parse_setting
 
     values = dict(parse_setting(text) for text in options.set)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError
-from fewtune.stages.params import SECTIONS, options_class, read_yaml
+from fewtune.stages.params import PER_STRATEGY, SECTIONS, options_class, read_yaml
 from fewtune.stages.paths import Places
 
 
@@ -66,7 +66,20 @@ class DvcLock:
                     section = key.removesuffix(f".{strategy}")
                     whole = {**_defaults(section), **value} if isinstance(value, dict) else value
                     flatten(whole, section, flat)
+            for section, own in self._own_settings(name).items():
+                flatten(own.get(strategy, {}) if section in PER_STRATEGY else own, section, flat)
         return flat
+
+    def _own_settings(self, stage: str) -> dict[str, Any]:
+        """What the stage's model had of its own by section, unless that has changed since."""
+        found = {}
+        for each in self._stages.get(stage, {}).get("deps") or []:
+            path = self._root / each["path"]
+            if Places(self._root).all_settings in path.parents and path.is_file():
+                content = path.read_bytes()
+                if hashlib.md5(content).hexdigest() == each.get("md5"):
+                    found[path.stem] = json.loads(content)
+        return found
 
 
 def _defaults(section: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from fewtune.artifacts import (
     CompileReport,
     ImportReport,
     Metrics,
-    ModelFinal,
     SelectionTiming,
     TunedTask,
     TuneReport,
@@ -44,11 +43,6 @@ def refined() -> TunedTask:
     return line.model_copy(update={**figures, "failures": {"build_timeout": 3}})
 
 
-def final(task: str, rank: int) -> ModelFinal:
-    times = {"first_ms": 1.0, "chosen_ms": 0.9, "gained_ms": 0.1}
-    return ModelFinal(task=task, contenders=3, chosen_rank=rank, **times)
-
-
 @pytest.fixture(autouse=True)
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same variants whether or not the optional peer is installed."""
@@ -65,6 +59,7 @@ def folders(directory: Path) -> ResultFolders:
     return ResultFolders(
         tuned_tiny.imported(),
         directory,
+        tuned_tiny.predicted(),
         directory,
         tuned_tiny.tuned(),
         directory,

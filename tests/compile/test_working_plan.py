@@ -10,6 +10,8 @@ from fewtune.compile.build import REWRITES, BuiltModel, Plan, build
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.working_plan import PlanSearch, WorkingPlan, find_by_halves
 from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.kernel_store import renamed
+from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.storage.database import read_database, write_database
 from fewtune.task.weight_layout import FREE
@@ -122,7 +124,10 @@ def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path):
     data = np.random.default_rng(0).uniform(-1, 1, (32, 16)).astype("float32")
 
     def outputs(built: BuiltModel) -> np.ndarray:
-        return CompiledModel(built.executable, target).outputs([data])[0]
+        path = tmp_path / "model.so"
+        path.unlink(missing_ok=True)
+        export_library(built.executable, path, objects=renamed(built.objects, tmp_path))
+        return CompiledModel(path, target).outputs([data])[0]
 
     nothing = dict.fromkeys(schedules.levels, Level.UNSCHEDULED)
     expected = outputs(build(lowered, schedules, Plan(nothing, frozenset()), target))

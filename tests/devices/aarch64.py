@@ -28,6 +28,8 @@ from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower
 from fewtune.options import ShareOptions
+from fewtune.prediction.options import PredictOptions
+from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
@@ -51,7 +53,17 @@ def run(python: str, folder: Path) -> float:
     """Everything that a run does, on a board that a Python serves; return the relative error."""
     tuned_tiny.imported()
     models, selection = tuned_tiny.scratch() / "models", tuned_tiny.selection()
-    for name in ("import", "tasks", "select", "tune", "share", "compile", "benchmark"):
+    for name in (
+        "import",
+        "tasks",
+        "predict",
+        "select",
+        "tune",
+        "share",
+        "compile",
+        "benchmark",
+        "machine",
+    ):
         (folder / name).mkdir()
     with boards(1, key="aarch64", python=python) as at:
         own = detect_fingerprint(FingerprintOptions(target=json.dumps(TARGET), device=at))
@@ -62,6 +74,17 @@ def run(python: str, folder: Path) -> float:
         lowered = read_lowered(folder / "import")
         tasks = extract_tasks(lowered)
         write_tasks(tasks, tuned_tiny.NAME, own.target, folder / "tasks")
+        own.write(folder / "machine")
+        predict_apart(
+            PredictJob(
+                tasks=folder / "tasks",
+                fingerprint=folder / "machine",
+                options=PredictOptions(),
+                directory=folder / "predict",
+                model=tuned_tiny.NAME,
+                strategy="selective",
+            )
+        )
         selection.write(folder / "select")
         SelectionTiming(selecting_s=0.0).write(folder / "select")
         journals, options = folder / "journals", tuned_tiny.OPTIONS
@@ -69,6 +92,7 @@ def run(python: str, folder: Path) -> float:
         share_schedules(
             tasks,
             selection,
+            folder / "predict",
             folder / "tune",
             own,
             ShareOptions(),
@@ -89,6 +113,7 @@ def run(python: str, folder: Path) -> float:
             ResultFolders(
                 folder / "import",
                 folder / "tasks",
+                folder / "predict",
                 folder / "select",
                 folder / "tune",
                 folder / "share",

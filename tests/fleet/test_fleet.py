@@ -78,19 +78,22 @@ def test_sharing_runs_on_one_machine(at, tmp_path):
     for name in ("tune", "share"):
         (tmp_path / name).mkdir()
     journals, options = tmp_path / "journals", tuned_tiny.OPTIONS
-    tune(tuned_tiny.tasks(), selection, own, options, journals, tmp_path / "tune", run=on_fleet)
+    tuned = tune(
+        tuned_tiny.tasks(), selection, own, options, journals, tmp_path / "tune", run=on_fleet
+    )
     report = share_schedules(
         tuned_tiny.tasks(),
         selection,
+        tuned_tiny.predicted(),
         tmp_path / "tune",
         own,
-        ShareOptions(),
+        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
         journals,
         tmp_path / "share",
+        model_directory=tuned_tiny.extracted(),
         run=on_fleet,
-        rules=tuned_tiny.RULES,
     )
-    assert {line.status for line in report.tasks} <= {"shared", "drawn", "default"}
+    assert {each.name for each in report.rounds} == {"in the model"}
     assert all(line.best_ms for line in report.tasks)
     assert (tmp_path / "share" / "log.json").is_file()
 

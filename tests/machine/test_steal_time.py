@@ -37,6 +37,8 @@ def test_what_others_take_beyond_spare_cores_is_measured(stat, monkeypatch, thre
     monkeypatch.setattr(host.time, "process_time", lambda: next(own_s))
     stat.write_text("cpu0 100 0 0 50 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
     neighbours = host.Neighbours(threads, stat)
+    # The thread may be on fewer cores by then.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2})
     stat.write_text("cpu0 800 0 100 50 0 0 100 100 0 0\ncpu2 500 100 0 9 0 0 0 100 0 0\n")
     assert neighbours.taken_cores() == pytest.approx(taken)
 

@@ -14,7 +14,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.trial.outcome import Built, Outcome
+from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.session import Session
@@ -39,20 +39,12 @@ class CountingMeasurer:
         specs: list[Specs],
         best_s: list[float | None],
         races: list[str] | None = None,
-        keys: list[tuple[str, str]] | None = None,
         checks: list[ScheduleCheck] | None = None,
     ) -> list[Outcome]:
         assert len(modules) == len(specs) == len(best_s)
-        assert all(each is None or len(each) == len(modules) for each in (races, keys, checks))
+        assert all(each is None or len(each) == len(modules) for each in (races, checks))
         self.now_s += BATCH_S
         return [Outcome([1e-3])] * len(modules)
-
-    def build(self, wanted: list[Built | tvm.IRModule]) -> list[Built | tvm.IRModule]:
-        return wanted
-
-    def duel(self, contestants: list[Built | tvm.IRModule], specs: Specs) -> list[Outcome]:
-        assert specs
-        return [Outcome([1e-3 + place * 1e-4]) for place, _ in enumerate(contestants)]
 
 
 def session(path: Path, names: str, **changed: object) -> Session:

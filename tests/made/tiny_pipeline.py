@@ -17,7 +17,8 @@ BUDGETS = {
     "models": [MODEL],
     "strategies": list(STRATEGIES),
     "tune.trials_per_task": 4,
-    "share_schedules.top": "2",
+    "share_schedules.trials_per_task": 2,
+    "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
     "benchmark.wait_s": 0,
     "benchmark.copies": 1,
@@ -34,7 +35,14 @@ ALL = {
     *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
-        for stage in ("select_tasks", "tune", "share_schedules", "compile", "benchmark")
+        for stage in (
+            "predict",
+            "select_tasks",
+            "tune",
+            "share_schedules",
+            "compile",
+            "benchmark",
+        )
         for strategy in STRATEGIES
     ),
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -17,7 +18,9 @@ from fewtune.errors import InputError, JournalError
 from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.commands.services import read_deployments
+from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.process.warm import warm_process
+from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, load_all
 from fewtune.stages.paths import Places
 from tests import tiny_models
 from tests.made import results as made
@@ -220,6 +223,31 @@ def test_overrides_change_their_lines_only(project):
     assert change_parameters(path, {"tune.trials_per_task": 48}) == []
 
 
+def test_settings_of_one_model_are_written_beside_those_of_all(project):
+    path = project / "params.yaml"
+    before = path.read_text()
+    lines = change_parameters(path, {}, ["squeezenet"], {"tune.trials_per_task": 64})
+    assert lines == ["params.yaml: tune.trials_per_task 64 for squeezenet"]
+    own = "by_model:\n  squeezenet:\n    tune:\n      trials_per_task: 64\n"
+    assert path.read_text() == before + own
+
+
+@pytest.mark.parametrize("save", [False, True])
+def test_trials_hold_for_a_run_unless_they_are_saved(project, save, monkeypatch, capsys):
+    before = (project / "params.yaml").read_text()
+    seen = []
+
+    def run(*_: object, **__: object) -> Outcome:
+        seen.append(load_all(project / "params.yaml")[BY_MODEL]["squeezenet"])
+        return Outcome()
+
+    monkeypatch.setattr("fewtune.pipelines.runs.run_plan.run_all", run)
+    assert main(["run", "squeezenet", "--trials", "8", *(["--save"] if save else [])]) == 0
+    assert seen == [{"tune": {"trials_per_task": 8}}]
+    assert ((project / "params.yaml").read_text() != before) is save
+    assert RUN_SETTINGS not in os.environ
+
+
 def test_an_experiment_of_dvc_changes_one_line(project):
     path = project / "params.yaml"
     before = path.read_text()
@@ -228,7 +256,7 @@ def test_an_experiment_of_dvc_changes_one_line(project):
 
 
 def test_settings_are_read_as_yaml():
-    assert parse_setting("share_schedules.top='5%'") == ("share_schedules.top", "5%")
+    assert parse_setting("tune.predictor='never'") == ("tune.predictor", "never")
     assert parse_setting("compile.allowance=1e-3") == ("compile.allowance", 1e-3)
     assert parse_setting("tune.budget_s=null") == ("tune.budget_s", None)
     with pytest.raises(InputError, match="the value is no YAML"):

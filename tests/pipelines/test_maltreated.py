@@ -31,6 +31,7 @@ JOURNALS = Path(".fewtune", "journals")
 STAGES = {
     "import_model": "import",
     "extract_tasks": "tasks",
+    "predict": f"{STRATEGY}/predict",
     "select_tasks": f"{STRATEGY}/select",
     "tune": f"{STRATEGY}/tune",
     "share_schedules": f"{STRATEGY}/share",
@@ -38,7 +39,7 @@ STAGES = {
 }
 # What a stage measured of itself.
 TIMES = {"timing.json"}
-COMPILE_S = re.compile(rb'"compile_s": [0-9.]+')
+SECONDS = re.compile(rb'"(?:compile|predicting|elapsed)_s": [0-9.]+')
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def _keeping_journals(journals: Path, kept: Path) -> Iterator[None]:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(folder)): COMPILE_S.sub(b"", path.read_bytes())
+        str(path.relative_to(folder)): SECONDS.sub(b"", path.read_bytes())
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in TIMES
     }

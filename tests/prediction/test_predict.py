@@ -1,107 +1,142 @@
-"""One-shot tuning of a small network: nothing is measured, and nobody takes it for measured."""
+"""Prediction for a small network: nothing is measured, and nobody takes it for measured."""
 
-import time
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 
-from fewtune.artifacts import LogInfo, Selection, ShareReport, TuneReport
+from fewtune.artifacts import LogInfo, PredictReport, ShareReport, TuneReport
+from fewtune.bank.build import build_bank
+from fewtune.bank.options import BankOptions
+from fewtune.bank.report import BankReport
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
-from fewtune.machine import device_lock
 from fewtune.options import ShareOptions, TuneOptions
-from fewtune.prediction.predict import choose_schedules, points_by_task
-from fewtune.prediction.predict_apart import PredictJob, lots, predict_apart
-from fewtune.prediction.write import empty_report, write_prediction
+from fewtune.prediction.options import PredictOptions
+from fewtune.prediction.predict import Chosen, choose_schedules
+from fewtune.prediction.predict_apart import lots, predict_apart
+from fewtune.runtime.tvm import set_threads, usable_cores
+from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.storage.database import RECORDS, read_database
+from fewtune.storage.database import RECORDS, best_trials, read_database
 from fewtune.storage.log_archive import logs_below, merge
-from fewtune.task.extract import write_tasks
+from fewtune.tuning.tune import empty_report
+from fewtune.workers.kernel_build import KernelMaker, Made
 from tests import tuned_tiny
-from tests.oneshot.crashing import DyingJob
+from tests.prediction.crashing import DyingJob
 
 
-def selected() -> Selection:
-    selection, _ = select_tasks(
+def chosen_of(letter: str, count: int = 60, bank: Path | None = None, **options: object) -> Chosen:
+    """What is chosen for one convolution, by a few points."""
+    name = tuned_tiny.convolutions()[letter].info.name
+    chosen, _ = choose_schedules(
         tuned_tiny.tasks(),
-        SelectOptions(method="predict", min_share=0.0),
-        target=tuned_tiny.target(),
-        model=tuned_tiny.NAME,
-        strategy="oneshot",
+        {name: count},
+        tuned_tiny.fingerprint(),
+        PredictOptions(**options),
+        bank,
     )
-    assert not selection.clusters
-    return selection
+    set_threads(usable_cores())
+    return chosen[name]
 
 
-def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareReport:  # noqa: B008
-    directory.mkdir()
-    began_s = time.perf_counter()
-    tasks, machine = tuned_tiny.tasks(), tuned_tiny.fingerprint()
-    points = points_by_task([task.info for task in tasks], selected())
-    chosen, prediction = choose_schedules(tasks, points, machine, options)
-    return write_prediction(tasks, selected(), machine, chosen, prediction, began_s, directory)
+def made_wrong(is_wrong: Callable[[int], bool], made: list[str]) -> object:
+    """Kernels that are wrong by their order; ``made`` gets the tasks' modules."""
 
+    def make(_maker: KernelMaker, _scheduled: object, wanted: ScheduleCheck) -> Made:
+        made.append(wanted.key)
+        return Made(None, [], "9 elements differ" if is_wrong(len(made)) else "")
 
-def laid_out(directory: Path) -> dict[str, Path]:
-    """The tiny network's tasks, selection and machine, as stages leave them."""
-    tasks, chosen, machine = (directory / name for name in ("tasks", "select", "fingerprint"))
-    for folder in (tasks, chosen, machine):
-        folder.mkdir()
-    fingerprint = tuned_tiny.fingerprint()
-    write_tasks(tuned_tiny.tasks(), tuned_tiny.NAME, fingerprint.target, tasks)
-    selected().write(chosen)
-    fingerprint.write(machine)
-    return {"task_directory": tasks, "select_directory": chosen, "fingerprint": machine}
+    return mock.patch.object(KernelMaker, "make", make)
 
 
 @pytest.mark.slow
-def test_no_worker_and_no_lock_and_the_library_verifies(tmp_path, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise AssertionError("the device was to be held")
-
-    monkeypatch.setattr(device_lock, "device_lock", refuse)
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    report = predicted(tmp_path / "share")
-    after = {child.pid for child in psutil.Process().children(recursive=True)}
-    assert after <= before
-    assert report.trials == 0
-    assert report.prediction is not None
+def test_a_library_of_what_was_predicted_verifies(tmp_path):
+    report = PredictReport.read(tuned_tiny.predicted())
     assert report.prediction.points > 100
     told = {line.task: line.status for line in report.tasks}
     convolutions = {task.info.name for task in tuned_tiny.convolutions().values()}
     assert {told[name] for name in convolutions} == {"predicted"}
-    (tmp_path / "compile").mkdir()
+    assert all(line.promising for line in report.tasks if line.status == "predicted")
     compiled = compile_model(
         TunedParts(
             tuned_tiny.NAME,
-            "oneshot",
+            "selective",
             tuned_tiny.lowered(),
             tuned_tiny.tasks(),
             tuned_tiny.imported(),
-            tmp_path / "share",
+            tuned_tiny.predicted(),
         ),
         tuned_tiny.fingerprint(),
         CompileOptions(),
-        tmp_path / "compile",
+        tmp_path,
     )
     assert compiled.allowances <= 1
     assert compiled.scheduled_from_log >= len(convolutions)
+    assert compiled.left_out == compiled.replaced == []
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_gives_way_to_the_next_point():
+    made: list[str] = []
+    with made_wrong(lambda _: False, made):
+        first = chosen_of("a")
+    assert len(made) == 1
+    with made_wrong(lambda place: place <= 2, made := []):
+        third = chosen_of("a")
+    assert len(made) == 3
+    assert third.line.status == "predicted"
+    assert third.trial is not None
+    assert third.trial.key != first.trial.key
+
+
+@pytest.mark.slow
+def test_where_every_kernel_is_wrong_the_default_stays():
+    made: list[str] = []
+    with made_wrong(lambda _: True, made):
+        found = chosen_of("a")
+    assert len(made) > 1
+    assert (found.trial, found.line.status) == (None, "default")
+    assert found.line.note == "9 elements differ"
+
+
+@pytest.mark.slow
+def test_what_a_bank_holds_itself_is_known(tmp_path):
+    (tmp_path / "logs" / "earlier").mkdir(parents=True)
+    merge([tuned_tiny.tuned()], tmp_path / "logs" / "earlier")
+    (tmp_path / "bank").mkdir()
+    build_bank(
+        BankOptions(logs=str(tmp_path / "logs")), tuned_tiny.fingerprint(), tmp_path / "bank"
+    )
+    report = BankReport.read(tmp_path / "bank")
+    (entry,) = report.entries
+
+    def found(fastest_times: float) -> Chosen:
+        held = entry.model_copy(update={"fastest_ms": fastest_times * entry.best_ms})
+        report.model_copy(update={"entries": [held]}).write(tmp_path / "bank")
+        return chosen_of("b", bank=tmp_path / "bank")
+
+    known = found(1.0)
+    assert (known.line.status, known.line.origin, known.line.spread) == ("known", "earlier", 0.0)
+    assert known.line.known_ms == pytest.approx(entry.best_ms)
+    # Its default schedule was faster than what can be taken.
+    assert (found(0.9).line.status, found(0.9).trial) == ("default", None)
 
 
 @pytest.mark.slow
 def test_processes_apart_predict_the_same_log_and_leave_nothing(tmp_path):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    job = PredictJob(**laid_out(tmp_path), options=ShareOptions(), directory=tmp_path / "apart")
-    (tmp_path / "apart").mkdir()
+    job = tuned_tiny.predict_job(tmp_path / "apart", PredictOptions())
     report = predict_apart(job, 2)
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
-    here = predicted(tmp_path / "here")
-    assert (tmp_path / "apart" / RECORDS).read_bytes() == (tmp_path / "here" / RECORDS).read_bytes()
-    assert report.tasks == here.tasks
-    assert report.prediction == here.prediction
+    here = tuned_tiny.predicted()
+    assert (tmp_path / "apart" / RECORDS).read_bytes() == (here / RECORDS).read_bytes()
+    assert report.tasks == PredictReport.read(here).tasks
+    assert report.prediction == PredictReport.read(here).prediction
 
 
 def test_lots_hold_every_task_once_and_take_about_the_same_time():
@@ -116,14 +151,8 @@ def test_lots_hold_every_task_once_and_take_about_the_same_time():
 @pytest.mark.slow
 def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path):
     info = tuned_tiny.convolutions()["b"].info
-    (tmp_path / "share").mkdir()
-    job = DyingJob(
-        **laid_out(tmp_path),
-        options=ShareOptions(),
-        directory=tmp_path / "share",
-        dies_at=info.workload,
-    )
-    report = predict_apart(job, 2)
+    job = tuned_tiny.predict_job(tmp_path / "predict", PredictOptions())
+    report = predict_apart(DyingJob(**dict(job), dies_at=info.workload), 2)
     told = {line.task: line for line in report.tasks}
     assert told[info.name].status == "default"
     assert f"(SIGSEGV) while it was predicting a schedule of {info.name}" in told[info.name].note
@@ -133,24 +162,24 @@ def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path):
 
 @pytest.mark.slow
 def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path):
-    predicted(tmp_path / "share")
-    assert LogInfo.read(tmp_path / "share").predicted
-    (tmp_path / "merged").mkdir()
+    log = LogInfo.read(tuned_tiny.predicted())
+    assert (log.predicted, log.checked) == (True, True)
     with pytest.raises(InputError, match="nobody measured"):
-        merge([tmp_path / "share"], tmp_path / "merged")
+        merge([tuned_tiny.predicted()], tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "predicted").symlink_to(tuned_tiny.predicted())
     with pytest.raises(InputError, match="nobody measured"):
-        logs_below(tmp_path, tuned_tiny.fingerprint(), "banked")
+        logs_below(tmp_path / "logs", tuned_tiny.fingerprint(), "banked")
 
 
 @pytest.mark.slow
-def test_without_a_predictor_rules_choose_and_a_warning_says_so(tmp_path):
-    report = predicted(tmp_path / "share", ShareOptions(predictor="never"))
-    assert report.prediction is not None
-    assert report.prediction.predictor is None
-    assert "by rule" in report.prediction.warning
+def test_without_a_predictor_rules_choose_and_nobody_knows_what_is_lost():
+    by_rule = chosen_of("a", predictor="never").line
+    assert (by_rule.status, by_rule.spread) == ("predicted", 0.5)
+    assert chosen_of("a").line.spread < by_rule.spread
 
 
-def test_tuning_that_predicts_writes_an_empty_log(tmp_path):
+def test_a_strategy_that_predicts_measures_nothing(tmp_path):
     options = TuneOptions(mode="predict")
     selection, _ = select_tasks(
         tuned_tiny.tasks(),
@@ -159,8 +188,21 @@ def test_tuning_that_predicts_writes_an_empty_log(tmp_path):
         model=tuned_tiny.NAME,
         strategy="oneshot",
     )
+    assert not selection.clusters
     assert options.predicts(selection.method)
     assert not TuneOptions().predicts("cliques")
-    empty_report(selection, tuned_tiny.fingerprint(), options, tmp_path)
-    assert TuneReport.read(tmp_path).is_predicted
-    assert not list(read_database(tmp_path).get_all_tuning_records())
+    (tmp_path / "tune").mkdir()
+    empty_report(selection, tuned_tiny.fingerprint(), options, tmp_path / "tune")
+    assert TuneReport.read(tmp_path / "tune").is_predicted
+    report: ShareReport = tuned_tiny.share(
+        tmp_path / "share",
+        tmp_path / "journals",
+        ShareOptions(),
+        selection=selection,
+        tune_directory=tmp_path / "tune",
+    )
+    assert not (tmp_path / "journals").exists()
+    assert (report.trials, report.stopped_by) == (0, "predicted")
+    ours, theirs = (read_database(each) for each in (tmp_path / "share", tuned_tiny.predicted()))
+    module = tuned_tiny.convolutions()["a"].mod
+    assert len(best_trials(ours, module, 9)) == len(best_trials(theirs, module, 9)) == 1

@@ -1,7 +1,7 @@
 """What a report says of predicted schedules."""
 
-from fewtune.artifacts import SharedTask
-from fewtune.prediction.worth import BY_RULE, prediction_of, with_tasks
+from fewtune.artifacts import PredictedTask
+from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of, with_tasks
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, consensus_for
 from fewtune.runtime.tvm import tvm
@@ -9,26 +9,32 @@ from fewtune.runtime.tvm import tvm
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2, "keys": ["cpu"]})
 
 
-def line(note: str) -> SharedTask:
-    known = {"task": "t", "donors": [], "status": "predicted", "failures": {}, "note": note}
-    rest = ("donor", "donor_rank", "default_ms", "best_ms")
-    counts = ("offered", "valid", "trials")
-    return SharedTask.model_validate({**known, **dict.fromkeys(rest), **dict.fromkeys(counts, 0)})
+def line(note: str) -> PredictedTask:
+    return PredictedTask(task="t", status="predicted", spread=0.1, points=100, note=note)
 
 
 def test_a_known_cpu_and_tasks_that_its_predictor_knows_need_no_warning():
-    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, [line("")])
+    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), [line("")])
     assert (found.predictor, found.points, found.warning) == ("znver5", 100, "")
 
 
 def test_tasks_that_no_predictor_knows_are_counted():
     lines = [line(BY_RULE), line(""), line(BY_RULE)]
-    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, lines)
+    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), lines)
     assert "2 of 3 tasks are of a kind that no predictor knows" in found.warning
 
 
 def test_without_a_predictor_or_by_the_analytic_model_it_says_so():
     by_rule = prediction_of(None, TARGET)
     assert "chosen by rule" in by_rule.warning
-    assert with_tasks(by_rule, 0, [line(BY_RULE)]).warning == by_rule.warning
+    assert with_tasks(by_rule, [line(BY_RULE)]).warning == by_rule.warning
     assert "analytic model" in prediction_of(Predictor(Predefined.of(TARGET)), TARGET).warning
+
+
+def test_measuring_may_save_more_the_less_the_predictor_knows_the_cpu():
+    other = tvm.target.Target({**dict(TARGET.attrs), "kind": "llvm", "mcpu": "znver3"})
+    analytic = Predictor(Predefined.of(TARGET))
+    spreads = [spread_of(consensus_for("auto", each), each) for each in (TARGET, other)]
+    spreads += [spread_of(analytic, TARGET)]
+    assert spreads == sorted(set(spreads))
+    assert spread_of(None, TARGET) == UNKNOWN

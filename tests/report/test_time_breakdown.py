@@ -1,6 +1,13 @@
 """What tuning time went to: the steps of a result and their table."""
 
-from fewtune.artifacts import ShareRound, TunedTask, TuneReport
+from fewtune.artifacts import (
+    PredictedTask,
+    Prediction,
+    PredictReport,
+    ShareRound,
+    TunedTask,
+    TuneReport,
+)
 from fewtune.report.time_breakdown import tuning_steps
 from tests.made import results as made
 from tests.made.tasks import made_task
@@ -19,10 +26,17 @@ def round_of(name: str, spent_s: float, gained_ms: float) -> ShareRound:
 
 
 def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
+    predicted = PredictReport(
+        model="made",
+        strategy="selective",
+        tasks=[PredictedTask(task="twice", status="predicted", spread=0.1, points=9)],
+        prediction=Prediction(predictor=None, points=9),
+        predicting_s=2.5,
+    )
     rounds = [
-        round_of("first donors", 3.0, 0.5),
-        round_of("known", 0.0, 0.0),
-        round_of("duels", 7.0, 0.25),
+        round_of("in the model", 3.0, 0.5),
+        round_of("alone", 0.0, 0.0),
+        round_of("other shapes", 7.0, 0.25),
     ]
     tasks = [made_task("twice", 2), made_task("once", 1)]
     tuned = TuneReport(
@@ -35,9 +49,11 @@ def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
         stopped_by="trials",
         **PHASES,
     )
-    steps = tuning_steps(tasks, 0.5, tuned, made.share_report(rounds=rounds))
+    steps = tuning_steps(tasks, predicted, 0.5, tuned, made.share_report(rounds=rounds))
     names = [step.name for step in steps]
-    assert names == ["selecting", "search of the selected", "first donors", "duels"]
-    assert [step.spent_s for step in steps] == [0.5, 5.0, 3.0, 7.0]
+    assert names == [
+        "predicting", "selecting", "search of the selected", "in the model", "other shapes",
+    ]  # fmt: skip
+    assert [step.spent_s for step in steps] == [2.5, 0.5, 5.0, 3.0, 7.0]
     # 2 ms in each of two calls; where no default schedule was measured, nothing is known.
-    assert [step.gained_ms for step in steps] == [None, 4.0, 0.5, 0.25]
+    assert [step.gained_ms for step in steps] == [None, None, 4.0, 0.5, 0.25]

@@ -131,7 +131,7 @@ def test_selection_and_what_is_set_aside():
     assert selection.set_aside == ["pool", "tiny", "rigid"]
     assert selection.set_aside_rule == (
         "Set aside are 3 of 6 tasks: 1 of operator families whose schedules are not searched "
-        "(pool), 1 with less than 0.20% of the model's estimated time each (0.10% in all) and "
+        "(pool), 1 with less than 0.50% of the model's estimated time each (0.10% in all) and "
         "1 with nothing to search."
     )
     assert matrix.names == ("wide", "near", "far")
@@ -140,35 +140,15 @@ def test_selection_and_what_is_set_aside():
     assert everything.dependents == {}
 
 
-def test_what_seems_small_is_left_to_measuring():
-    tasks = [*TASKS, task("small", 0.004), task("small_pool", 0.004, "pool")]
-
-    def chosen(**options: object) -> tuple[list[str], list[str]]:
-        spaces = {**SPACES, "small": space(64, 64)}
-        selection, _ = select_from_spaces(
-            tasks, spaces, SelectOptions(**options), model="net", strategy="selective"
-        )
-        return selection.small, selection.set_aside
-
-    assert chosen() == (["small"], ["pool", "tiny", "rigid", "small_pool"])
-    # In full tuning nothing serves it.
-    assert chosen(method="all")[0] == []
-    assert "small" in chosen(method="all")[1]
-    # It is searched like any other.
-    assert chosen(min_share=0.004)[0] == []
-
-
-def test_a_small_cluster_is_served_without_a_representative():
+def test_a_small_cluster_is_not_worth_a_search_but_its_donors_serve():
     # A search for one task, which serves nobody else, has to be worth four times as much.
-    assert select(min_cluster_share=0.05)[0].alone == []
+    assert select(min_cluster_share=0.05)[0].worth == ["wide", "far"]
     selection, _ = select(min_cluster_share=0.051)
-    assert selection.representatives == ["wide"]
-    assert selection.alone == ["far"]
+    assert (selection.representatives, selection.worth) == (["wide", "far"], ["wide"])
     # Somebody has to be tuned, however small.
-    lone, _ = select(min_cluster_share=1.0)
-    assert lone.representatives == ["wide"]
+    assert select(min_cluster_share=1.0)[0].worth == ["wide"]
     everything, _ = select(method="all", min_cluster_share=1.0)
-    assert everything.representatives == ["wide", "near", "far"]
+    assert everything.worth == ["wide", "near", "far"]
     assert everything.alone == []
 
 
@@ -176,18 +156,20 @@ def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else():
     # Less than one operation for each of their four bytes, as in a matrix-vector product.
     vector = [task("vector", 0.6, "dense", flops=2.0), task("more", 0.2, "dense", flops=2.0)]
     spaces = {**SPACES, "vector": space(1, 4096), "more": space(1, 1024)}
-    options = SelectOptions()
 
-    def chosen(tasks: list[SimpleNamespace], options: SelectOptions) -> Selection:
-        return select_from_spaces(tasks, spaces, options, model="net", strategy="selective")[0]
+    def worth(tasks: list[SimpleNamespace], options: SelectOptions) -> list[str]:
+        return select_from_spaces(tasks, spaces, options, model="net", strategy="selective")[
+            0
+        ].worth
 
-    mixed = chosen([*vector, *TASKS], options)
-    assert mixed.representatives == ["wide", "far"]
-    assert mixed.alone == ["vector", "more"]
-    assert chosen(vector, options).representatives == ["vector"]
-    everything = chosen([*vector, *TASKS], SelectOptions(method="all"))
-    assert everything.representatives[0] == "vector"
-    assert everything.alone == []
+    assert worth([*vector, *TASKS], SelectOptions()) == ["wide", "far"]
+    assert worth(vector, SelectOptions()) == ["vector"]
+    assert worth([*vector, *TASKS], SelectOptions(method="all"))[0] == "vector"
+
+
+def test_only_what_no_predictor_knows_is_searched():
+    selection = select()[0].model_copy(update={"known": ["wide", "near"]})
+    assert (selection.worth, selection.unknown) == (["wide", "far"], ["far"])
 
 
 def test_what_the_bank_serves_is_not_clustered(tmp_path):

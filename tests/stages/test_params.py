@@ -1,5 +1,6 @@
 """params.yaml: what it means, and one clear line for everything that it cannot mean."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError
-from fewtune.stages.params import SECTIONS, load_all, load_section
+from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, SECTIONS, load_all, load_section
+from fewtune.stages.paths import Places
 
 PROJECT = Path(__file__).parents[2]
 
@@ -50,7 +52,20 @@ def test_the_projects_own_file_is_accepted():
     assert params["models"] == ["squeezenet"]
     assert params["strategies"] == ["selective", "full", "oneshot"]
     assert params["select_tasks"]["full"].method == "all"
-    assert set(params) == {"models", "strategies", *SECTIONS}
+    assert set(params) == {"models", "strategies", *SECTIONS, BY_MODEL}
+
+
+def test_a_model_may_have_settings_of_its_own_in_the_file_and_in_one_run(params, monkeypatch):
+    change(params, BY_MODEL, {"squeezenet": {"tune": {"trials_per_task": 64, "seed": 1}}})
+    monkeypatch.setenv(RUN_SETTINGS, '{"squeezenet": {"tune": {"trials_per_task": 8}}}')
+    own = load_all(params)[BY_MODEL]
+    assert own == {"squeezenet": {"tune": {"trials_per_task": 8, "seed": 1}}}
+    file = Places(params.parent).settings("squeezenet", "tune")
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(own["squeezenet"]["tune"]))
+    options = load_section("tune", path=params, model="squeezenet")
+    assert (options.trials_per_task, options.seed) == (8, 1)
+    assert load_section("tune", path=params).trials_per_task == 32
 
 
 def test_a_section_does_not_depend_on_another(params):
@@ -73,16 +88,18 @@ def test_a_section_does_not_depend_on_another(params):
         ("import_model.allowance", float("nan"), "import_model.allowance is nan: give a fin"),
         ("select_tasks.selective.method", "clique", ".selective.method is 'clique': give "),
         ("build_bank", {"selective": {}}, "build_bank.full is missing"),
+        ("by_model", {"squeezenot": {}}, "no listed model; did you mean squeezenet?"),
+        ("by_model", {"squeezenet": {"tunes": {}}}, "no section of a model; did you mean tune?"),
+        ("by_model", {"squeezenet": {"tune": {"seed": "a"}}}, "tune.seed is 'a': give a whole"),
         ("select_tasks.selective.min_share", 1.5, "select_tasks.selective.min_share is 1.5: give "),
         ("tune.predictor", "predictors/x", "tune.predictor is 'predictors/x': give auto, never, "),
-        ("share_schedules.top", "ten", "share_schedules.top is 'ten': "),
-        ("share_schedules.top", "101%", "share_schedules.top is '101%': "),
+        ("share_schedules.least_gain", 0, "share_schedules.least_gain is 0: "),
         ("compare", [], "compare is []: give a mapping"),
         ("select_tasks.full", "all", "select_tasks.full is 'all': give a mapping"),
-        ("models", [], "models is []: give a list of names"),
+        ("strategies", [], "strategies is []: give a list of names"),
         ("models", ["squeeznet"], "models lists 'squeeznet', but "),
         ("models", ["../squeezenet"], "models holds '../squeezenet': give names of lower-case"),
-        ("models", ["bank"], "models holds 'bank': not bank, fingerprint, which are folders of"),
+        ("models", ["bank"], "models holds 'bank': not bank, fingerprint, settings, which are "),
         ("models", ["squeezenet", "squeezenet"], "models lists 'squeezenet' twice"),
         ("strategies", ["selective"], "strategies lacks 'full', which stage compare needs"),
         ("strategies", ["selective", "full", "ful"], "ful is missing; did you mean full?"),

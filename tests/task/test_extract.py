@@ -16,10 +16,10 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.selection.worth_tuning import SEARCHED_OPERATORS
 from fewtune.task.analysis import analyse
 from fewtune.task.extract import (
     MODULES,
+    SEARCHED_OPERATORS,
     Task,
     extract_tasks,
     read_tasks,

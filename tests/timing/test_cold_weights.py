@@ -20,6 +20,3 @@ def test_a_worker_measures_with_cold_weights():
     assert outcome.cause is None
     assert len(outcome.run_s) == 5
     assert min(outcome.run_s) > 0
-    both = measurer.build([module, module])
-    duelled = measurer.duel(both, module_specs(module), rounds=3, round_s=1e-4)
-    assert [len(each.run_s) for each in duelled] == [3, 3]

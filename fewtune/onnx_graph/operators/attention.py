@@ -86,7 +86,7 @@ def _attend(
     query, key, value = parts
     scores = graph.op("MatMul", [query, graph.transpose(key, [0, 1, 3, 2])])
     factor = attributes_of(node).get("scale") or 1 / math.sqrt(graph.shape(query)[3])
-    scores = graph.op("Mul", [scores, graph.constant(factor, graph.dtype(query))])
+    scores = graph.op("Mul", [scores, factor])
     for offset in filter(None, [*offsets, added]):
         scores = graph.op("Add", [scores, offset])
     mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=3), value])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -250,7 +251,7 @@ class GraphBuilder:
     def op(
         self,
         operator: str,
-        inputs: Sequence[str],
+        inputs: Sequence[Any],
         output: str | None = None,
         **attributes: object,
     ) -> str:
@@ -260,14 +261,20 @@ class GraphBuilder:
         ----------
         operator : str
             An operator of ONNX's default domain.
-        inputs : sequence of str
+        inputs : sequence
+            Names; a number or array becomes a constant of the type of the first name.
         output : str, optional
             Name of the output; a fresh one by default.
         attributes
             Those that are None are left out.
         """
+        like = next(each for each in inputs if isinstance(each, str))
+        names = [
+            each if isinstance(each, str) else self.constant(each, self.dtype(like))
+            for each in inputs
+        ]
         return self.ops(
-            operator, inputs, [output or self.fresh(f"{operator.lower()}_")], **attributes
+            operator, names, [output or self.fresh(f"{operator.lower()}_")], **attributes
         )[0]
 
     def ops(

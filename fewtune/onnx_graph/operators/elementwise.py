@@ -112,7 +112,7 @@ def _sloped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, slope = node.input
     if graph.dtype(data).kind == "f":
         return False
-    is_below = graph.op("Less", [data, graph.constant(0, graph.dtype(data))])
+    is_below = graph.op("Less", [data, 0])
     graph.op("Where", [is_below, graph.op("Mul", [data, slope]), data], node.output[0])
     return True
 

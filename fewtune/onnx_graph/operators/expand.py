@@ -16,28 +16,17 @@ from fewtune.onnx_graph.operators import (
     elementwise,
     fused,
     normalizations,
-    recurrent,
     tensors,
     windows,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
 from fewtune.onnx_graph.quantized import normalize
 
+_FAMILIES = attention, control_flow, elementwise, fused, normalizations, normalize, tensors, windows
 # Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
-    **normalize.HANDLERS,
-    **attention.HANDLERS,
-    **control_flow.HANDLERS,
-    **elementwise.HANDLERS,
-    **fused.HANDLERS,
-    **normalizations.HANDLERS,
-    **tensors.HANDLERS,
-    **windows.HANDLERS,
+    operator: handler for family in _FAMILIES for operator, handler in family.HANDLERS.items()
 }
-# Used after a model is simplified: all recurrent layers are unrolled.
-UNROLLED = recurrent.UNROLLED
-# The same without layers of which one kernel computes all steps.
-UNROLLED_WITHOUT_KERNEL = recurrent.UNROLLED_WITHOUT_KERNEL
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:

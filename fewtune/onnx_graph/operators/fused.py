@@ -65,15 +65,14 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if alpha == 1.0:
         graph.op("MatMul", operands, node.output[0])
         return True
-    product = graph.op("MatMul", operands)
-    graph.op("Mul", [product, graph.constant(alpha, graph.dtype(product))], node.output[0])
+    graph.op("Mul", [graph.op("MatMul", operands), alpha], node.output[0])
     return True
 
 
 def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Gelu, and BiasGelu, which adds a vector first."""
     data = _biased(graph, node)
-    inner = graph.op("Mul", [data, _number(graph, data, math.sqrt(0.5))])
+    inner = graph.op("Mul", [data, math.sqrt(0.5)])
     return _write_gelu(graph, data, graph.op("Erf", [inner]), node.output[0])
 
 
@@ -81,9 +80,8 @@ def _fast_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data = _biased(graph, node)
     square = graph.op("Mul", [data, data])
     factor = math.sqrt(2 / math.pi)
-    inner = graph.op("Mul", [square, _number(graph, data, factor * 0.044715)])
-    inner = graph.op("Add", [inner, _number(graph, data, factor)])
-    inner = graph.op("Mul", [data, inner])
+    slope = graph.op("Add", [graph.op("Mul", [square, factor * 0.044715]), factor])
+    inner = graph.op("Mul", [data, slope])
     return _write_gelu(graph, data, graph.op("Tanh", [inner]), node.output[0])
 
 
@@ -93,22 +91,17 @@ def _biased(graph: GraphBuilder, node: NodeProto) -> str:
 
 
 def _write_gelu(graph: GraphBuilder, data: str, function: str, output: str) -> bool:
-    half = graph.op("Mul", [data, _number(graph, data, 0.5)])
-    gate = graph.op("Add", [function, _number(graph, data, 1.0)])
+    half, gate = graph.op("Mul", [data, 0.5]), graph.op("Add", [function, 1.0])
     graph.op("Mul", [half, gate], output)
     return True
 
 
 def _quick_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     (data,) = node.input
-    alpha = _number(graph, data, attributes_of(node).get("alpha", 1.702))
+    alpha = attributes_of(node).get("alpha", 1.702)
     gate = graph.op("Sigmoid", [graph.op("Mul", [data, alpha])])
     graph.op("Mul", [data, gate], node.output[0])
     return True
-
-
-def _number(graph: GraphBuilder, data: str, value: float) -> str:
-    return graph.constant(value, graph.dtype(data))
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

@@ -29,7 +29,7 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(given.get("axis", -1) % len(shape), len(shape)))
     apart, variance = _moments(graph, data, axes, mean)
-    deviation = graph.op("Sqrt", [_plus(graph, variance, given.get("epsilon", EPSILON))])
+    deviation = graph.op("Sqrt", [graph.op("Add", [variance, given.get("epsilon", EPSILON)])])
     normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
     scaled = graph.op("Mul", [normal, scale], None if bias else output)
     if bias:
@@ -48,7 +48,7 @@ def _moments(graph: GraphBuilder, data: str, axes: list[int], mean: str = "") ->
 def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     axes = list(attributes_of(node).get("axes", (0, 2, 3)))
     apart, variance = _moments(graph, node.input[0], axes)
-    deviation = _plus(graph, graph.op("Sqrt", [variance]), 1e-9)
+    deviation = graph.op("Add", [graph.op("Sqrt", [variance]), 1e-9])
     graph.op("Div", [apart, deviation], node.output[0])
     return True
 
@@ -120,7 +120,7 @@ def _rms_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 def _write_rms(graph: GraphBuilder, data: str, scale: str, epsilon: float, output: str) -> bool:
     axes = [len(graph.shape(data)) - 1]
     square = graph.reduce("ReduceMean", graph.op("Mul", [data, data]), axes)
-    deviation = graph.op("Sqrt", [_plus(graph, square, epsilon)])
+    deviation = graph.op("Sqrt", [graph.op("Add", [square, epsilon])])
     graph.op("Mul", [graph.op("Div", [data, deviation]), scale], output)
     return True
 
@@ -148,10 +148,6 @@ def _embed_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
         zeros = graph.constant(np.zeros(shape[0], np.int32))
         graph.op("Identity", [zeros], lengths)
     return True
-
-
-def _plus(graph: GraphBuilder, data: str, number: float) -> str:
-    return graph.op("Add", [data, graph.constant(number, graph.dtype(data))])
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

@@ -98,10 +98,14 @@ class _Layer:
         self.is_whole = known is not None and bool((known >= self.steps).all())
         rows = graph.reshape(self.x, [self.steps * self.batch, width])
         runs = [self._run(index, rows, functions[index]) for index in range(directions)]
-        self._write_sequence([outputs for outputs, _ in runs])
+        sequence, *lasts = optional(node.output, 3)
+        if sequence:
+            joined = [graph.concat(outputs, 0) for outputs, _ in runs]
+            self._write(sequence, joined, 1, [self.steps, 1, self.batch, self.hidden])
         ends = zip(*(states for _, states in runs), strict=True)
-        for name, values in zip(node.output[1:], ends, strict=False):
-            self._write_last_states(name, values)
+        for name, values in zip(lasts, ends, strict=False):
+            if name:
+                self._write(name, values, 0, [1, self.batch, self.hidden])
         return True
 
     def _functions(self, directions: int) -> list[list[Activation]] | None:
@@ -158,8 +162,7 @@ class _Layer:
             rest = slice(2 * self.hidden, None)
             kept = self.product(op("Mul", [reset, hidden]), self.r, index, rest)
         new = functions[1](op("Add", [new, kept]))
-        one = self.graph.constant(1, self.graph.dtype(given))
-        fresh = op("Mul", [op("Sub", [one, update]), new])
+        fresh = op("Mul", [op("Sub", [1, update]), new])
         return [op("Add", [fresh, op("Mul", [update, hidden])])]
 
     def _lstm(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
@@ -196,8 +199,7 @@ class _Layer:
         graph, state = self.graph, part_of(self.graph, name, index)
         if self.is_whole:
             return state
-        is_none = graph.op("Equal", [self.lengths, graph.constant(0, np.int32)])
-        is_none = graph.reshape(is_none, [self.batch, 1])
+        is_none = graph.reshape(graph.op("Equal", [self.lengths, 0]), [self.batch, 1])
         return graph.op("Where", [is_none, self.zeros, state])
 
     def _masked(self, step: int, new: list[str], old: list[str]) -> tuple[str, list[str]]:
@@ -205,33 +207,16 @@ class _Layer:
         graph = self.graph
         if self.is_whole:
             return new[0], new
-        at = graph.constant(step, np.int32)
-        mask = graph.reshape(graph.op("Less", [at, self.lengths]), [self.batch, 1])
+        mask = graph.reshape(graph.op("Less", [step, self.lengths]), [self.batch, 1])
         states = [graph.op("Where", [mask, *both]) for both in zip(new, old, strict=True)]
         return graph.op("Where", [mask, new[0], self.zeros]), states
 
-    def _write_sequence(self, sequences: list[list[str]]) -> None:
-        """Write the outputs of all steps: (steps, directions, batch, hidden)."""
-        name = self.node.output[0] if self.node.output else ""
-        if not name:
-            return
-        shape, last = [self.steps, 1, self.batch, self.hidden], len(sequences) == 1 and name
-        both = [
-            self.graph.reshape(self.graph.concat(each, 0), shape, last or None)
-            for each in sequences
-        ]
-        if not last:
-            self.graph.op("Concat", both, name, axis=1)
-
-    def _write_last_states(self, name: str, values: Sequence[str]) -> None:
-        """Write the states after the last step: (directions, batch, hidden)."""
-        if not name:
-            return
-        last = name if len(values) == 1 else None
-        shape = [1, self.batch, self.hidden]
-        values = [self.graph.reshape(value, shape, last) for value in values]
+    def _write(self, name: str, parts: Sequence[str], axis: int, shape: list[int]) -> None:
+        """Write an output that joins both directions' parts."""
+        last = name if len(parts) == 1 else None
+        parts = [self.graph.reshape(part, shape, last) for part in parts]
         if last is None:
-            self.graph.op("Concat", values, name, axis=0)
+            self.graph.op("Concat", parts, name, axis=axis)
 
 
 def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:

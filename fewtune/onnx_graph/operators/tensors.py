@@ -70,8 +70,7 @@ def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> b
 def _in_doubles(graph: GraphBuilder, rows: str, matrix: np.ndarray) -> str:
     """Rows times a matrix in double precision: large terms may cancel."""
     wide = graph.cast(rows, TensorProto.DOUBLE)
-    product = graph.op("MatMul", [wide, graph.constant(matrix, np.float64)])
-    return graph.cast(product, graph.element_type(rows))
+    return graph.cast(graph.op("MatMul", [wide, matrix]), graph.element_type(rows))
 
 
 def _fourier_matrix(
@@ -104,7 +103,7 @@ def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     ]
     place = graph.constant(np.arange(shape[axis]).reshape(wide[0]), np.int64)
     length = graph.reshape(graph.cast(lengths, TensorProto.INT64), wide[1])
-    from_end = graph.op("Sub", [graph.op("Sub", [length, place]), graph.constant(1, np.int64)])
+    from_end = graph.op("Sub", [graph.op("Sub", [length, place]), 1])
     taken = graph.op("Where", [graph.op("Less", [place, length]), from_end, place])
     taken = graph.op("Expand", [taken, graph.constant(shape, np.int64)])
     graph.op("GatherElements", [data, taken], node.output[0], axis=axis)

@@ -60,7 +60,7 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     strides, dilations = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads = given.get("pads") or [0] * 4
     groups, parts = int(given.get("group", 1)), int(given.get("offset_group", 1))
-    taps, dtype = rows * columns, graph.dtype(data)
+    taps = rows * columns
     # Positions of a filter's taps without offsets, (taps, down, across) for y and for x.
     base = np.zeros((2, taps, down, across))
     for tap, (row, column) in enumerate(itertools.product(range(rows), range(columns))):
@@ -71,10 +71,9 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     grid = []
     for axis, extent in ((1, width), (0, height)):
         place = graph.slice(moved, 1, axis, axis + 1)
-        place = graph.op("Add", [place, graph.constant(base[axis][None, None], dtype)])
+        place = graph.op("Add", [place, base[axis][None, None]])
         # GridSample's coordinates: -1 and 1 are the image's outer edges.
-        place = graph.op("Mul", [place, graph.constant(2 / extent, dtype)])
-        place = graph.op("Add", [place, graph.constant(1 / extent - 1, dtype)])
+        place = graph.op("Add", [graph.op("Mul", [place, 2 / extent]), 1 / extent - 1])
         grid.append(graph.reshape(place, [batch * parts, taps * down, across, 1]))
     image = graph.reshape(data, [batch * parts, channels // parts, height, width])
     mode = "bilinear" if graph.opset < 20 else "linear"
@@ -103,7 +102,7 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if scale == 1.0:
         return False
     data, regions, images = node.input
-    scaled = graph.op("Mul", [regions, graph.constant(scale, graph.dtype(regions))])
+    scaled = graph.op("Mul", [regions, scale])
     graph.op("RoiAlign", [data, scaled, images], node.output[0], spatial_scale=1.0, **given)
     return True
 

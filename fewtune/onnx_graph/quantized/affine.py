@@ -102,7 +102,7 @@ def quantized(
     data = _scaled(graph, data, factor, offset)
     data = graph.op("Round", [data])
     if zero:
-        data = graph.op("Add", [data, graph.constant(np.float32(zero))])
+        data = graph.op("Add", [data, zero])
     least, most = (
         float(np.clip(np.rint(np.float32(bound) / scale) + zero, 0, MOST_OF_BYTE))
         for bound in (given.least, given.most)
@@ -115,8 +115,8 @@ def floats_of(graph: GraphBuilder, given: Scaled | Bytes, output: str) -> None:
     data = graph.cast(given.name, TensorProto.FLOAT)
     if isinstance(given, Bytes):
         if given.zero:
-            data = graph.op("Sub", [data, graph.constant(np.float32(given.zero))])
-        graph.op("Mul", [data, graph.constant(given.scale)], output)
+            data = graph.op("Sub", [data, given.zero])
+        graph.op("Mul", [data, given.scale], output)
         return
     data = _scaled(graph, data, given.factor, given.offset)
     if given.least > -np.inf or given.most < np.inf:
@@ -128,9 +128,9 @@ def floats_of(graph: GraphBuilder, given: Scaled | Bytes, output: str) -> None:
 
 def _scaled(graph: GraphBuilder, data: str, factor: np.ndarray, offset: np.ndarray) -> str:
     if np.any(factor != 1):
-        data = graph.op("Mul", [data, graph.constant(factor.astype(np.float32))])
+        data = graph.op("Mul", [data, factor])
     if np.any(offset):
-        data = graph.op("Add", [data, graph.constant(offset.astype(np.float32))])
+        data = graph.op("Add", [data, offset])
     return data
 
 
@@ -206,12 +206,11 @@ def write_dequantized(graph: GraphBuilder, node: NodeProto) -> bool:
 def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> bool:
     """Quantize to uint8 by the range of the values; outputs are values, scale and zero point."""
     output, scale, zero_point = outputs
-    zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(MOST_OF_BYTE))
-    high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), zero])
-    low = graph.op("Min", [graph.reduce("ReduceMin", data, None, 0), zero])
+    high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), 0])
+    low = graph.op("Min", [graph.reduce("ReduceMin", data, None, 0), 0])
     width = graph.op("Sub", [high, low])
-    empty, one = graph.op("Equal", [width, zero]), graph.constant(np.float32(1))
-    graph.op("Where", [empty, one, graph.op("Div", [width, most])], scale)
+    empty, one = graph.op("Equal", [width, 0]), graph.constant(np.float32(1))
+    graph.op("Where", [empty, one, graph.op("Div", [width, MOST_OF_BYTE])], scale)
     place = graph.op("Round", [graph.op("Neg", [graph.op("Div", [low, scale])])])
     place = graph.clip(place, 0.0, float(MOST_OF_BYTE))
     graph.cast(place, TensorProto.UINT8, zero_point)

@@ -3,8 +3,7 @@ from collections import Counter
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators.expand import UNROLLED, expand
-from tests.expanded_models import assert_same
+from tests.expanded_models import assert_same, expanded
 from tests.made.layers import GATES, layer
 
 
@@ -58,7 +57,7 @@ def test_activations_take_their_parameters_in_order(name, has_parameters):
 )
 def test_forms_that_no_exporter_writes_are_refused_by_name(given):
     with pytest.raises(InputError, match=r"LSTM node 'layer' has peepholes, or one of .*clip"):
-        expand(layer("LSTM", **given)[0], UNROLLED)
+        expanded(layer("LSTM", **given)[0])
 
 
 def test_all_steps_share_one_product_of_the_inputs():
@@ -71,4 +70,4 @@ def test_all_steps_share_one_product_of_the_inputs():
 
 def test_too_many_steps_are_refused_by_name():
     with pytest.raises(InputError, match=r"LSTM node 'layer' has 3000 steps"):
-        expand(layer("LSTM", steps=3000)[0], UNROLLED)
+        expanded(layer("LSTM", steps=3000)[0])

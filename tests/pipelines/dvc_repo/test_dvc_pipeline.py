@@ -46,6 +46,7 @@ def test_every_output_lies_where_places_says(repository):
     known = {
         METRICS,
         places.fingerprint,
+        places.all_settings,
         places.imported(MODEL),
         places.tasks(MODEL),
         places.compared(MODEL),

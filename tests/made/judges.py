@@ -1,0 +1,40 @@
+"""A judge of contenders that measures nothing."""
+
+from collections.abc import Callable
+
+from fewtune.sharing.judges import Entry, Judged
+from fewtune.trial.outcome import WRONG_OUTPUT, Failure, Outcome
+from fewtune.tuning.final import Final
+from fewtune.tuning.task_state import TaskState
+
+
+class MadeJudge:
+    """Gives each contender what a function of its task and key says: seconds, or a fault."""
+
+    def __init__(self, says: Callable[[str, str], float | str]) -> None:
+        self._says = says
+        self.rounds: list[dict[str, list[str]]] = []
+
+    def offer(self, state: TaskState, key: str) -> None:
+        """Nothing has to be built."""
+
+    def close(self) -> None:
+        """Nothing was built."""
+
+    def judged(self, entries: list[Entry]) -> Judged:
+        self.rounds.append({state.task.info.name: keys for state, keys in entries})
+        found = Judged({}, {}, rest_s=1e-3)
+        for state, keys in entries:
+            name, samples = state.task.info.name, {}
+            for key in keys:
+                said = self._says(name, key)
+                if isinstance(said, str):
+                    found.failures[name, key] = Outcome.failed(Failure(WRONG_OUTPUT, said))
+                else:
+                    samples[key] = [said * state.progress.weight]
+            found.finals[name] = Final.of(list(samples), [list(samples.values())] * 2)
+        return found
+
+    def contenders(self) -> list[tuple[str, str]]:
+        """Everything that was measured beside what a task had, in order."""
+        return [(name, key) for each in self.rounds for name in each for key in each[name][1:]]
