@@ -49,7 +49,7 @@ from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
-from fewtune.measure import interleave
+from fewtune.measure.interleave import achieved_pct, latency_stats, ratio_stats
 from fewtune.options import TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.stages.commit import commit
@@ -186,19 +186,15 @@ def row_of(folders: dict[str, Path], trials: int, rounds: int) -> dict[str, Any]
         wanted = (base / "import", libraries, fingerprint, options)
         samples, options = fresh.apply(in_turns, wanted)
     samples.setdefault(AT_5, samples[FIRST])
-    row: dict[str, Any] = {
-        "first_library_s": first_library_s(base),
-        "full_s": full_s(folders[FULL]),
-    }
-    for name in samples.keys() & {FIRST, AT_5, FINAL, BUDGET}:
-        achieved = interleave.achieved_pct(samples[FULL], samples[name])
-        row[f"{name}_pct"] = achieved["achieved_perf_pct"]
+    row: dict[str, Any] = {"full_s": full_s(folders[FULL])}
+    row["first_library_s"] = first_library_s(base)
+    for name in [each for each in (FIRST, AT_5, FINAL, BUDGET) if each in samples]:
+        row[f"{name}_pct"] = achieved_pct(samples[FULL], samples[name])["achieved_perf_pct"]
         if name in folders:
             row[f"{name}_s"] = Metrics.read(folders[name] / "benchmark").tuning_s
     for name in (FIRST, FINAL):
-        over = interleave.ratio_stats(samples["onnxruntime"], samples[name])
-        row[f"x_onnxruntime_{name}"] = over.median
-    row["latency_ms"] = {n: interleave.latency_stats(s).median_ms for n, s in samples.items()}
+        row[f"x_onnxruntime_{name}"] = ratio_stats(samples["onnxruntime"], samples[name]).median
+    row["latency_ms"] = {n: latency_stats(s).median_ms for n, s in samples.items()}
     conditions = conditions_of(fingerprint, options, trials, commit=commit())
     return {**row, "conditions": conditions.model_dump(mode="json")}
 

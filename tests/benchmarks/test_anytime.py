@@ -1,4 +1,4 @@
-"""The benchmark of latency by seconds: what a tuning takes over, and its table."""
+"""The benchmark of latency by seconds: what a tuning takes over of another one."""
 
 import os
 
@@ -16,10 +16,3 @@ def test_kernels_of_later_steps_are_not_taken_over(tmp_path):
     anytime.begin_from(base, tmp_path / "full", ("import",))
     taken = sorted(p.name for p in (tmp_path / "full").rglob("*") if p.is_file())
     assert taken == ["found.json", "import", "import.o"]
-
-
-def test_means_are_over_the_rows_that_have_a_figure():
-    row = {"model": "a", "seed": 0, "first_pct": 90.0, "latency_ms": {"first": 1.0}}
-    table = anytime.table([row, {**row, "model": "b", "first_pct": 40.0, "budget_pct": 101.0}])
-    assert table.headings == ["model", "first_pct", "budget_pct"]
-    assert table.rows[-1] == ["geometric mean", "60.0", "101.0"]
