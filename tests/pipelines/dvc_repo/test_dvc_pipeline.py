@@ -80,20 +80,6 @@ def test_a_second_run_does_nothing(repository):
     assert repository.changed() == {}
 
 
-def test_a_changed_parameter_reruns_what_depends_on_it(repository):
-    kept = repository.places.params.read_bytes()
-    before = hashes(repository)
-    repository.set("benchmark.rounds", 4)
-    measured = {f"compare@{MODEL}", *(f"benchmark@{MODEL}-{each}" for each in STRATEGIES)}
-    assert ran(repository.repro()) == {"fingerprint"} | measured
-    difference = json.loads(repository.run("dvc", "metrics", "diff", "--json").stdout)
-    assert "latency_ms" in str(difference)
-    repository.places.params.write_bytes(kept)
-    # Measured before under these parameters: taken from the cache, byte for byte.
-    assert ran(repository.repro()) == {"fingerprint"}
-    assert hashes(repository) == before
-
-
 def test_metrics_and_plots_are_what_a_dvc_user_expects(repository):
     shown = json.loads(repository.run("dvc", "metrics", "show", "--json").stdout)
     files = shown[""]["data"]
