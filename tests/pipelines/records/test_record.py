@@ -143,6 +143,15 @@ def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
     assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
 
 
+def test_other_machines_are_warned_about(checkout):
+    checkout.measured(SELECTIVE)
+    checkout.measured(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
+    _, lines = compare(checkout.root, [MODEL])
+    assert lines == [
+        "warning: measured on different machines or versions, not comparable: device differ"
+    ]
+
+
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
 def test_an_unrecorded_name_is_refused(checkout, name):
     checkout.measured(SELECTIVE)
