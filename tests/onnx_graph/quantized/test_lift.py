@@ -118,7 +118,7 @@ def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
     feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 3, 40)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
-    inputs = ", ".join(f"uint8{list(array.shape)} {name}" for name, array in feeds.items())
+    inputs = ", ".join(f"uint8{list(array.shape) or ''} {name}" for name, array in feeds.items())
     model = model_of(f"({inputs}) => (int32[] y) {{{node}}}", **constants)
     result = simplified(model)
     signed = [each for each in result.graph.initializer if list(each.dims) == [40, 5]]
@@ -148,7 +148,7 @@ def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, 
     feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 5, 7, 6)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
-    inputs = ", ".join(f"uint8{list(array.shape)} {name}" for name, array in feeds.items())
+    inputs = ", ".join(f"uint8{list(array.shape) or ''} {name}" for name, array in feeds.items())
     model = model_of(f"({inputs}) => (int32[] y) {{{node}}}", **constants)
     result = simplified(model)
     signed = [each for each in result.graph.initializer if list(each.dims) == [4, 5, 3, 2]]
