@@ -18,14 +18,21 @@ from tests.made.onnx_text import model_of
 TARGET = resolve_target("auto", 1)
 
 
-def chain(operators: list[str], before: str = "", first: str = "x", shape: str = "4,8") -> str:
-    """A graph of operators one behind the other; those of two inputs read a value twice."""
+def chain(
+    operators: list[str],
+    before: str = "",
+    first: str = "x",
+    shape: str = "4,8",
+    **weights: np.ndarray,
+) -> onnx.ModelProto:
+    """Operators one behind the other; those of two inputs read the value before twice."""
     nodes, last = before, first
     for place, operator in enumerate(operators):
         given = f"{last}, {last}" if operator in ("Mul", "Add") else last
         nodes += f" v{place} = {operator} ({given})"
         last = f"v{place}"
-    return f"(float[{shape}] x) => (float[] {last}) {{{nodes}}}"
+    text = f"(float[{shape}] x) => (float[] {last}) {{{nodes}}}"
+    return bind_shapes(model_of(text, 13, **weights), {}, {})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def chain(operators: list[str], before: str = "", first: str = "x", shape: str =
     ids=["mish", "nested functions", "doubled", "long"],
 )
 def test_kernels_stay_within_the_limit(operators: list[str], kernels: int) -> None:
-    bound = bind_shapes(model_of(chain(operators), 13), {}, {})
+    bound = chain(operators)
     lowered = lower(simplify(bound), TARGET, "NCHW")
     assert sum(call_counts(lowered).values()) == kernels
     feeds = {"x": np.linspace(0.5, 1, 32, dtype=np.float32).reshape(4, 8)}
@@ -53,8 +60,7 @@ def behind_layer(operators: list[str]) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     weights = {name: random.standard_normal((1, 24, 8)).astype(np.float32) for name in "wr"}
     gru = "states = GRU <hidden_size = 8, linear_before_reset = 1> (x, w, r)"
-    text = chain(operators, gru, "states", "4,1,8")
-    return bind_shapes(model_of(text, 13, **weights), {}, {})
+    return chain(operators, gru, "states", "4,1,8", **weights)
 
 
 def test_a_recurrent_layer_hinders_no_fusion_elsewhere():
