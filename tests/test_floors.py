@@ -318,7 +318,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4316, ("benchmarks",): 6521, ("tests",): 19267}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4316, ("benchmarks",): 6521, ("tests",): 18680}
 
 
 def code_lines(path: Path) -> int:
