@@ -125,6 +125,7 @@ def check(command: _Parser) -> None:
       fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json
     """
     command.add_argument("source", metavar="MODEL", help=f"{_SOURCE}, or a registered name")
+    command.add_argument("--name", help="a plain name for messages; the file's unless given")
     _json(command)
     _input_options(command)
     _seed(command)

@@ -1,31 +1,24 @@
 """Small quantized models, by hand and by onnxruntime's quantizer, and their kernels' results."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto
 
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
+from tests.made import onnx_text
 from tests.tuned_tiny import target
 
 
-def model_of(nodes, inputs, outputs, constants, opset=13) -> ModelProto:
-    """A model of these nodes; inputs and outputs by name, as (element type, shape)."""
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [helper.make_tensor_value_info(name, *given) for name, given in inputs.items()],
-        [helper.make_tensor_value_info(name, *given) for name, given in outputs.items()],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return onnx.shape_inference.infer_shapes(model)
+def model_of(text: str, opset: int = 13, **constants: Any) -> ModelProto:
+    """A model in ONNX's text form, with the shapes of its values."""
+    return onnx.shape_inference.infer_shapes(onnx_text.model_of(text, opset, **constants))
 
 
 def simplified(model: ModelProto) -> ModelProto:
@@ -97,22 +90,23 @@ def network(random) -> ModelProto:
         "w5": floats(10, 34),
         "b5": floats(10, scale=1),
     }
-    node, pads = helper.make_node, [1, 1, 1, 1]
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["c1"], pads=pads, strides=[2, 2]),
-        node("Relu", ["c1"], ["r1"]),
-        node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[1, 1]),
-        node("Conv", ["p1", "w2", "b2"], ["c2"]),
-        node("Conv", ["c2", "w3"], ["c3"], pads=pads),
-        node("Add", ["c2", "c3"], ["a1"]),
-        node("Relu", ["a1"], ["r2"]),
-        node("Conv", ["r2", "w4"], ["c4"], pads=pads, group=17),
-        node("Concat", ["c4", "r2"], ["joined"], axis=1),
-        node("GlobalAveragePool", ["joined"], ["mean"]),
-        node("Flatten", ["mean"], ["flat"]),
-        node("Gemm", ["flat", "w5", "b5"], ["y"], transB=1),
-    ]
-    return model_of(nodes, {"x": (FLOAT, (1, 3, 17, 17))}, {"y": (FLOAT, (1, 10))}, constants)
+    return model_of(
+        """(float[1,3,17,17] x) => (float[1,10] y) {
+            c1 = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w1, b1)
+            r1 = Relu (c1)
+            p1 = MaxPool <kernel_shape = [2, 2], strides = [1, 1]> (r1)
+            c2 = Conv (p1, w2, b2)
+            c3 = Conv <pads = [1, 1, 1, 1]> (c2, w3)
+            a1 = Add (c2, c3)
+            r2 = Relu (a1)
+            c4 = Conv <pads = [1, 1, 1, 1], group = 17> (r2, w4)
+            joined = Concat <axis = 1> (c4, r2)
+            mean = GlobalAveragePool (joined)
+            flat = Flatten (mean)
+            y = Gemm <transB = 1> (flat, w5, b5)
+        }""",
+        **constants,
+    )
 
 
 def quantized_network(directory, seed=0, **given) -> tuple[ModelProto, dict[str, np.ndarray]]:
@@ -132,11 +126,3 @@ def quantized_network(directory, seed=0, **given) -> tuple[ModelProto, dict[str,
     onnx.save(network(random), directory / "float.onnx")
     quantize_static(directory / "float.onnx", directory / "bytes.onnx", Reader(), **given)
     return onnx.load(directory / "bytes.onnx"), draws[0]
-
-
-FLOAT, UINT8, INT8, INT32 = (
-    TensorProto.FLOAT,
-    TensorProto.UINT8,
-    TensorProto.INT8,
-    TensorProto.INT32,
-)

@@ -153,7 +153,9 @@ def _started(
         return {}, f"the library has {library.stat().st_size / MB:.3g} MB"
     try:
         found = start_figures(library, onnx)
-    except (FewtuneError, OSError, RuntimeError, subprocess.TimeoutExpired) as fault:
+    except subprocess.TimeoutExpired as fault:
+        return {}, f"starting the library was not measured: it took over {fault.timeout:.0f} s"
+    except (FewtuneError, OSError, RuntimeError) as fault:
         return {}, f"starting the library could not be measured: {last_line(fault)}"
     added_mb, saved = result.imported.winograd_bytes / MB, result.imported.saved_flops
     growth = ""

@@ -54,6 +54,6 @@ def waiting_remark(quiets: Sequence[Quiet]) -> list[str]:
         return []
     repeated = sum(each.repeated for each in quiets)
     return [
-        f"{waited_s:.0f} s were spent on waiting for a quiet machine and on {repeated} rounds "
-        "that were measured again"
+        f"{waited_s:.0f} s were spent on waiting for a quiet machine (rounds measured again: "
+        f"{repeated})"
     ]

@@ -122,7 +122,7 @@ def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
         if is_registered and not job.is_bound:
             ModelSource.read(job.models_directory, source)
             return job.models_directory, source
-    models, name = folder / "models", name_of(source)
+    models, name = folder / "models", name_of(source, job.name)
     add_model(
         source,
         models,

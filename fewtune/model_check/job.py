@@ -26,6 +26,8 @@ class CheckJob(Job):
     model : str or Path
         An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
         ``models_directory``.
+    name : str, optional
+        For messages; the file's unless given.
     shapes, dimensions, paddable, constants : mapping, optional
         See `fewtune.model.source.add_model`.
     inputs : str or Path, optional
@@ -43,6 +45,7 @@ class CheckJob(Job):
     """
 
     model: str | Path
+    name: str | None = None
     shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     dimensions: Mapping[str, Any] | None = None
     paddable: Mapping[str, float] | None = None

@@ -137,7 +137,8 @@ def _of_result(result: Result) -> list[str]:
     report = result.benchmark
     name = escape(result.strategy)
     parts = [f"<h2>Kernels, {name}</h2>", _kernels(report)]
-    parts.append(_table(kernel_tables.kernel_table(report)))
+    table = _table(kernel_tables.kernel_table(report))
+    parts.append(f"<details><summary>Every kernel</summary>{table}</details>")
     if report.steps:
         parts += [f"<h2>What tuning time went to, {name}</h2>", _steps(report)]
         parts.append(_table(steps_table(report.steps)))

@@ -76,6 +76,7 @@ def _checked(options: argparse.Namespace, given: Given, root: Path | None) -> Ch
     """Check a model in a process of its own, with the parameters of the checkout, if any."""
     job = CheckJob(
         model=options.source,
+        name=options.name,
         shapes=given.shapes,
         dimensions=given.dimensions,
         paddable=given.paddable,

@@ -77,6 +77,11 @@ def test_equal_banks_are_equal_bytes(tmp_path, logs, file):
     assert again.read_bytes() == file.read_bytes()
 
 
+def test_what_is_there_is_not_written_over(logs, file):
+    with pytest.raises(InputError, match="there already"):
+        export_bank(logs / "tiny", file, tuned_tiny.fingerprint(), licence="")
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("machine", "another CPU"), ("threads", 96), ("tvm", "0.1")]
 )

@@ -3,44 +3,11 @@
 import pytest
 
 from fewtune.artifacts import ImportReport
-from fewtune.benchmark.kernels import KernelSamples, kernel_pairs, kernels_in_turns
+from fewtune.benchmark.kernels import KernelSamples, kernel_pairs
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.verify.session import random_inputs
 from tests import tuned_tiny
-
-
-class Told:
-    """A model that tells the same times in every run, and notes who was run."""
-
-    def __init__(self, name: str, order: list[str], times_s: dict[str, float]) -> None:
-        self._name, self._order, self._times_s = name, order, times_s
-
-    def kernel_times_s(self) -> dict[str, float]:
-        self._order.append(self._name)
-        return self._times_s
-
-
-def test_libraries_take_turns_and_copies_of_each():
-    order: list[str] = []
-    times_s = {
-        "conv_prepacked": 1.0,
-        "conv": 2.0,
-        "conv_prepacked_in_place0": 4.0,
-        "pool_in_place3": 3.0,
-    }
-    models = {
-        name: [Told(f"{name}{copy}", order, times_s) for copy in range(2)] for name in ("a", "b")
-    }
-    samples = kernels_in_turns(models)
-    # One kernel of the model under whatever names the library has it.
-    assert set(samples["a"]) == {"conv", "pool"}
-    assert set(samples["a"]["conv"]) == {7.0}
-    rounds = {name: len(samples[name]["pool"]) for name in models}
-    assert rounds["a"] == rounds["b"] >= 4
-    # A first run each; then four runs in a row, each model in its turn.
-    turns = order[4::4]
-    assert turns[:8] == ["a0", "b0", "b0", "a0", "a1", "b1", "b1", "a1"]
 
 
 def rounds(**samples_s: list[float]) -> KernelSamples:

@@ -6,9 +6,7 @@ import zipfile
 
 import pytest
 
-from benchmarks import wild
-from benchmarks.helpers.wild_table import wild_markdown
-from benchmarks.wild import Options, WildModel, fetch, run_limited
+from benchmarks.wild import WildModel, fetch, run_limited
 from fewtune.errors import InputError, MachineError
 
 CONTENT = b"a model"
@@ -72,11 +70,3 @@ def test_what_cannot_be_fetched_is_said(changed, error, said, tmp_path, local):
 def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path):
     code, lines = run_limited([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, 1)
     assert code < 0 and lines == []
-
-
-def test_a_failure_is_a_row_that_says_why(tmp_path):
-    # An empty folder is no checkout: `add` fails in it, as it would on a bad model.
-    model, options = listed(), Options(limit_s=60, full=[], settings=[])
-    row = wild.measure("net", model, tmp_path / "net.onnx", tmp_path, options)
-    assert row.failed is not None and row.failed.startswith("add: ")
-    assert f"- net: {row.failed}" in wild_markdown([row])

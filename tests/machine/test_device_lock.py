@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.helpers.common import alone
 from fewtune.errors import MachineError
 from fewtune.machine import device_lock
 
@@ -93,14 +92,6 @@ def test_a_forked_child_does_not_keep_the_lock():
     finally:
         child.kill()
         child.join()
-
-
-def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(capsys):
-    with pytest.raises(SystemExit) as ended, alone("engine"):
-        assert "benchmark engine" in device_lock.lock_path("cpu").read_text()
-        raise MachineError("no C\n compiler")
-    assert ended.value.code == 3
-    assert capsys.readouterr().err == "engine: no C compiler\n"
 
 
 @pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])

@@ -1,9 +1,10 @@
 """Models of one recurrent layer."""
 
 import numpy as np
-from onnx import helper
+from onnx import ModelProto, helper
 
 from tests.expanded_models import node_model
+from tests.made.onnx_text import attributes, model_of
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
@@ -48,3 +49,59 @@ def layer(
         kind, names, outputs, "layer", hidden_size=hidden, direction=direction, **attributes
     )
     return node_model(node, arrays, constants, opset)
+
+
+WIDTH = 20
+
+
+def quantized_layer(
+    kind: type = np.int8,
+    zeros: tuple[int, int] = (0, 0),
+    direction: str = "bidirectional",
+    hidden: int = 12,
+    batch: int = 1,
+    steps: int = 7,
+    by_column: bool = True,
+    without: str = "",
+    **more: object,
+) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """A layer of weights of any bytes, and what to feed.
+
+    ``zeros`` are the zero points of both weights; onnxruntime refuses several of one. ``without``
+    names inputs, of one letter each, that are left out.
+    """
+    generator = np.random.default_rng(0)
+    directions, limits = 1 + (direction == "bidirectional"), np.iinfo(kind)
+
+    def whole(*shape: int) -> np.ndarray:
+        return generator.integers(limits.min, limits.max + 1, shape).astype(kind)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return generator.standard_normal(shape).astype(np.float32)
+
+    def scales(*shape: int) -> np.ndarray:
+        return np.float32(0.005) * (np.abs(numbers(*shape)) + np.float32(0.5))
+
+    sizes = (directions, 4 * hidden) if by_column else (directions,)
+    arrays = {
+        "w": whole(directions, WIDTH, 4 * hidden),
+        "r": whole(directions, hidden, 4 * hidden),
+        "b": numbers(directions, 8 * hidden),
+        "p": numbers(directions, 3 * hidden),
+        "h": numbers(directions, batch, hidden),
+        "c": numbers(directions, batch, hidden),
+        "ws": scales(*sizes),
+        "wz": np.full(sizes, zeros[0], kind),
+        "rs": scales(*sizes),
+        "rz": np.full(sizes, zeros[1], kind),
+    }
+    given = ["x", "w", "r", "b", "", "h", "c", "p", "ws", "wz", "rs", "rz"]
+    inputs = ["" if name in without else name for name in given]
+    node = attributes(direction=direction, hidden_size=hidden, **more)
+    state = f"float[{directions},{batch},{hidden}]"
+    text = f"""(float[{steps},{batch},{WIDTH}] x)
+    => (float[{steps},{directions},{batch},{hidden}] sequence, {state} hidden, {state} cell) {{
+        sequence, hidden, cell = com.microsoft.DynamicQuantizeLSTM {node} ({", ".join(inputs)})
+    }}"""
+    model = model_of(text, **{n: array for n, array in arrays.items() if n in inputs})
+    return model, {"x": numbers(steps, batch, WIDTH)}

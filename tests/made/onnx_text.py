@@ -13,3 +13,9 @@ def model_of(text: str, opset: int = 17, **constants: Any) -> ModelProto:
     for name, value in constants.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     return model
+
+
+def attributes(**given: Any) -> str:
+    """Attributes of a node in that form."""
+    texts = [f'{n} = "{v}"' if isinstance(v, str) else f"{n} = {v}" for n, v in given.items()]
+    return f"<{', '.join(texts)}>" if texts else ""

@@ -38,7 +38,7 @@ def test_a_disturbed_round_is_measured_again_once_it_is_quiet():
     assert (quiet.repeated, quiet.rounds, quiet.taken_cores) == (1, 4, [])
     assert quiet.waited_s >= 1.0
     assert disturbance([quiet], made.latency(2.0)) == ""
-    assert "on 1 rounds that were measured again" in waiting_remark([quiet])[0]
+    assert "(rounds measured again: 1)" in waiting_remark([quiet])[0]
 
 
 @pytest.mark.parametrize(("wait_s", "repeated"), [(0, 0), (3, 1)])

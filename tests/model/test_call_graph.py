@@ -1,6 +1,5 @@
 """A model's skeleton: with kernels and weights at its sites, it computes the model's outputs."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from fewtune.artifacts import ImportReport, Skeleton
 from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import build, relax, tvm
-from fewtune.task.analysis import call_counts
 from fewtune.task.extract import kernels
 from fewtune.verify.session import random_inputs
 from tests import tuned_tiny
@@ -30,25 +28,6 @@ def calls() -> list[tuple[str, list[relax.Expr]]]:
                 callee, arguments = binding.value.args[:2]
                 found.append((callee.name_hint, list(arguments.fields)))
     return found
-
-
-def test_every_call_of_a_kernel_is_a_site():
-    skeleton = made()
-    workloads = kernels(tuned_tiny.lowered())
-    expected: Counter[str] = Counter()
-    for name, count in call_counts(tuned_tiny.lowered()).items():
-        expected[workloads[name]] += count
-    # A plain reshape gives the same memory another shape: it calls nothing.
-    reshapes = expected - Counter(site.workload for site in skeleton.sites)
-    assert all(n.startswith(("reshape", "fused_reshape")) for n in _named(reshapes, workloads))
-    assert not Counter(site.workload for site in skeleton.sites) - expected
-    convolution = tuned_tiny.convolutions()["b"]
-    (site,) = [s for s in skeleton.sites if s.workload == convolution.info.workload]
-    assert site.constants[1] == convolution.info.shapes[1]
-
-
-def _named(workloads: Counter[str], names: dict[str, str]) -> list[str]:
-    return [name for name, workload in names.items() if workload in workloads]
 
 
 def test_it_holds_no_weights_and_is_the_same_each_time():

@@ -33,38 +33,6 @@ def test_groups_are_normalized_in_two_passes(opset, offset):
         np.testing.assert_allclose(ours, run_onnxruntime(model, feeds, 1)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
-@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
-def test_a_shift_by_the_width_and_more_leaves_nothing(kind, direction):
-    width = np.iinfo(kind).bits
-    counts = np.array([0, 1, width - 1, width, width + 1, 32, 64, 255], kind)
-    data = np.full(8, np.iinfo(kind).max // 3 * 2, kind)
-    node = helper.make_node("BitShift", ["x", "n"], ["y"], direction=direction)
-    model, _ = node_model(node, {"x": data, "n": counts})
-    ((ours,),) = outputs(model, [data, counts])
-    value, is_left = int(data[0]), direction == "LEFT"
-    right = [value << n if is_left else value >> n for n in map(int, counts)]
-    np.testing.assert_array_equal(ours, np.array([each % 2**width for each in right], kind))
-
-
-@pytest.mark.parametrize(("kind", "right"), [("ReduceMax", -np.inf), ("ReduceMin", np.inf)])
-def test_an_extreme_of_nothing_is_infinite(kind, right):
-    arrays = {"x": GENERATOR.standard_normal((2, 3)).astype("float32")}
-    arrays |= {"zero": np.array([0]), "axis": np.array([1])}
-    nodes = [
-        helper.make_node("Slice", ["x", "zero", "zero", "axis"], ["nothing"]),
-        helper.make_node(kind, ["nothing", "axis"], ["most"]),
-        helper.make_node("Max", ["most", "x"] if right < 0 else ["most"], ["y"]),
-    ]
-    model, feeds = node_model(nodes[0], arrays, ["zero", "axis"], 18)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.output[0].name = "y"
-    ((ours,),) = outputs(model, [arrays["x"]])
-    np.testing.assert_array_equal(ours, run_onnxruntime(model, feeds, 1)[0])
-    np.testing.assert_array_equal(ours, arrays["x"] if right < 0 else np.full((2, 1), right))
-
-
 def test_integers_below_zero_are_multiplied_by_their_slope():
     arrays = {"x": np.array([[-3, 0, 4]], np.int32), "slope": np.array([2, 5, 7], np.int32)}
     model, feeds = node_model(helper.make_node("PRelu", list(arrays), ["y"]), arrays, ["slope"])

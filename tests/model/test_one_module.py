@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fewtune.model.lower import lower
-from fewtune.model.one_module import largest_alone, one_module
+from fewtune.model.one_module import one_module
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -55,12 +55,6 @@ def test_weights_are_there_once_and_kernels_keep_their_calls(modules):
     for function, module, renamed in zip(["main", "main_1"], modules, names, strict=True):
         own = calls_by_function(module)["main"]
         assert calls[function] == {renamed[kernel]: count for kernel, count in own.items()}
-
-
-def test_the_largest_shape_alone_is_what_it_was(modules):
-    joined, _ = one_module(modules)
-    tasks = [extract_tasks(each) for each in (largest_alone(joined), modules[0])]
-    assert [task.info for task in tasks[0]] == [task.info for task in tasks[1]]
 
 
 def test_tasks_know_their_shapes(modules):

@@ -4,12 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from fewtune.errors import InputError
 from fewtune.model.registration import check_name
 from fewtune.model.source import add_model, load_registered
 from tests import tiny_models
+from tests.made.onnx_text import model_of
 from tests.made.registering import external_location, refused
 
 
@@ -51,30 +52,23 @@ def test_truncated(models, inbox, share):
 
 
 def test_checker_failure_is_one_line(models, inbox):
-    node = helper.make_node("Relux", ["input"], ["output"], name="strange")
-    model = tiny_models.make_model([node], {"input": [1]}, {"output": [1]})
+    model = model_of("(float[1] input) => (float[1] output) {[strange] output = Relux (input)}")
     path = tiny_models.write_model(model, inbox)
     refused(models, path, "fails the ONNX checker: .*Relux")
 
 
 @pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
 def test_norms_of_onnxruntimes_optimizer_are_accepted(models, inbox, operator):
-    nodes = [helper.make_node(operator, ["input", "scale"], ["output"], name="norm")]
-    scale = numpy_helper.from_array(np.ones(4, np.float32), "scale")
-    model = tiny_models.make_model(nodes, {"input": [2, 4]}, {"output": [2, 4]})
-    model.graph.initializer.append(scale)
-    model.opset_import[0].version = 14
+    node = f"[norm] output = {operator} (input, scale)"
+    text = f"(float[2,4] input) => (float[2,4] output) {{{node}}}"
+    model = model_of(text, 14, scale=np.ones(4, np.float32))
     add_model(str(tiny_models.write_model(model, inbox)), models, "normal")
 
 
 def test_graph_that_reads_an_unknown_value(models, inbox):
-    node = helper.make_node("Relu", ["nowhere"], ["output"])
-    model = tiny_models.make_model([node], {"input": [1]}, {"output": [1]})
-    refused(
-        models,
-        tiny_models.write_model(model, inbox),
-        "input 'nowhere' of node: .*Relu is not output",
-    )
+    model = model_of("(float[1] input) => (float[1] output) {output = Relu (nowhere)}")
+    path = tiny_models.write_model(model, inbox)
+    refused(models, path, "input 'nowhere' of node: .*Relu is not output")
 
 
 def test_external_data_missing_or_truncated(models, inbox):
@@ -121,12 +115,11 @@ def test_dynamic_dimension_without_a_shape(models, inbox):
 
 
 def test_unnamed_dynamic_dimensions_and_open_rank(models, inbox):
-    node = helper.make_node("Relu", ["image"], ["output"])
-    model = tiny_models.make_model([node], {"image": [None, 3, None, None]}, {"output": None})
+    model = model_of("(float[?,3,?,?] image) => (float[] output) {output = Relu (image)}")
     path = tiny_models.write_model(model, inbox)
     message = refused(models, path, "at axis 0")
     assert "--shape image=1,3,224,224" in message
-    model = tiny_models.make_model([node], {"image": None}, {"output": None})
+    model = model_of("(float[] image) => (float[] output) {output = Relu (image)}")
     message = refused(models, tiny_models.write_model(model, inbox), "has no shape")
     assert "--shape image=" in message
 
@@ -150,11 +143,8 @@ def test_sizes_that_do_not_fit(models, inbox, given, match):
 
 @pytest.mark.parametrize("element_type", [TensorProto.STRING, TensorProto.COMPLEX64])
 def test_unsupported_element_type(models, inbox, element_type):
-    node = helper.make_node("Identity", ["words"], ["output"])
-    model = tiny_models.make_model(
-        [node], {"words": [1]}, {"output": [1]}, element_type=element_type
-    )
     kind = TensorProto.DataType.Name(element_type).lower()
+    model = model_of(f"({kind}[1] words) => ({kind}[1] output) {{output = Identity (words)}}")
     message = refused(models, tiny_models.write_model(model, inbox), f"input 'words' holds {kind}")
     assert "float32" in message
 
@@ -176,9 +166,8 @@ def test_model_without_inputs_or_outputs(models, inbox):
     model = tiny_models.elementwise_model()
     del model.graph.output[:]
     refused(models, tiny_models.write_model(model, inbox), "no outputs")
-    constant = helper.make_node("Relu", ["weight"], ["output"])
-    weights = {"weight": np.ones(3, np.float32)}
-    model = tiny_models.make_model([constant], {}, {"output": [3]}, weights)
+    text = "() => (float[3] output) {output = Relu (weight)}"
+    model = model_of(text, weight=np.ones(3, np.float32))
     refused(models, tiny_models.write_model(model, inbox), "no inputs")
 
 

@@ -9,13 +9,13 @@ from fewtune.model.registration import REGISTRATION, ModelSource
 from fewtune.model.sizes import paddable_dimensions, sizes_of
 from fewtune.model.source import add_model, load_registered
 from tests import tiny_models
+from tests.made.onnx_text import model_of
 
 
 def encoder():
     """Numbers of a dynamic length through a Relu."""
-    shape = ["batch", "sequence", 4]
-    node = tiny_models.helper.make_node("Relu", ["x"], ["y"])
-    return tiny_models.make_model([node], {"x": shape}, {"y": shape})
+    kind = 'float["batch","sequence",4]'
+    return model_of(f"({kind} x) => ({kind} y) {{y = Relu (x)}}")
 
 
 @pytest.mark.parametrize(

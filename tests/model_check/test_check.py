@@ -101,6 +101,12 @@ def test_the_command_has_the_exit_code_of_run(tmp_path, capsys):
     assert said["reason"]
 
 
+def test_a_reserved_files_name_is_replaced_by_a_given_one(tmp_path):
+    path = saved(tiny_models.tiny_convolutional_model(), tmp_path).rename(tmp_path / "bank.onnx")
+    assert "reserved" in str(check(path).reason)
+    assert check(path, name="mine").model == "mine"
+
+
 def test_sample_inputs_are_used_and_misfits_are_named(tmp_path):
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
     given = onnx.load(path).graph.input[0]

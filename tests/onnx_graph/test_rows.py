@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper, parser
+from onnx import ModelProto
 
 from fewtune.onnx_graph.rows import planes_of_rows
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 FLOATS = """
     padded = Pad(x, ends)
@@ -46,10 +47,8 @@ BYTES = """
 
 
 def network(text: str, outputs: list[str], weights: dict[str, np.ndarray]) -> ModelProto:
-    graph = parser.parse_graph(f"g (float[1,8,100] x) => (float y) {{{text}}}")
-    model = make_model(
-        list(graph.node), {"x": [1, 8, 100]}, dict.fromkeys(outputs), weights, opset=13
-    )
+    given = ", ".join(f"float[] {name}" for name in outputs)
+    model = model_of(f"(float[1,8,100] x) => ({given}) {{{text}}}", 13, **weights)
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
@@ -119,6 +118,5 @@ def test_planes_that_the_model_makes_itself_are_taken():
 
 
 def test_a_model_without_such_convolutions_is_left_as_it_is():
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    model = make_model(nodes, {"x": [1, 8, 100]}, {"y": [1, 8, 100]})
+    model = network("y = Relu (x)", ["y"], {})
     assert planes_of_rows(model) is model

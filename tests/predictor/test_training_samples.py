@@ -54,20 +54,12 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path):
     path = tmp_path / "own.npz"
     with pytest.raises(InputError, match=r"cannot read the samples .*own\.npz"):
         read_samples(path)
-    path.write_bytes(b"no archive")
-    with pytest.raises(InputError, match="cannot read the samples"):
-        read_samples(path)
     write_samples(path, sampled(), CONDITIONS)
     whole = path.read_bytes()
-    changed = whole[:700] + b"\0" * 700 + whole[1400:]
-    for content in (b"", whole[: len(whole) // 2], changed):
+    for content in (b"", whole[: len(whole) // 2], whole[:700] + b"\0" * 700 + whole[1400:]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="cannot read the samples"):
             read_samples(path)
-    with path.open("wb") as stream:
-        np.save(stream, np.zeros(3))
-    with pytest.raises(InputError, match="cannot read the samples"):
-        read_samples(path)
     np.savez(path, conditions=np.array({"a": 1}, dtype=object))
     with pytest.raises(InputError, match="cannot read the samples"):
         read_samples(path)

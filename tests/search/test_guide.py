@@ -5,30 +5,10 @@ import numpy as np
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.prior import Prior
-from fewtune.search import Guide, Knowledge, make_strategy
+from fewtune.search import Knowledge, make_strategy
 from fewtune.search.evolutionary import EvolutionarySearch
 from tests import recorded
 from tests.made.predictors import learnt, some_points
-
-
-def test_a_guide_has_register_tiles_take_turns():
-    space = recorded.space()
-    prior = Prior(space)
-    guide = Guide.of(space, prior, Predictor(learnt(some_points(600))), is_cold=False)
-    assert guide is not None
-    points = some_points(300, seed=3)
-    ordered = guide.ordered([*points, *points])
-    assert sorted(map(str, ordered)) == sorted(map(str, points))
-    best = [points[int(i)] for i in np.argsort(-guide.expected(points), kind="stable")]
-    tiles = [len({prior.tile_of(point) for point in each[:16]}) for each in (ordered, best)]
-    assert tiles[0] >= tiles[1]
-    assert ordered[0] == best[0]
-    # What was measured holds back its like.
-    held_back = guide.ordered(points, [best[0]] * 4)
-    other = next(point for point in best if prior.tile_of(point) != prior.tile_of(best[0]))
-    ahead = guide.expected([best[0]])[0] - guide.expected([other])[0]
-    assert held_back[0] == (other if ahead < 0.08 else best[0])
 
 
 def test_a_guided_search_finds_sooner_what_a_search_finds():

@@ -10,10 +10,8 @@ import pytest
 from fewtune.options import STRATEGIES as OWN
 from fewtune.options import TuneOptions
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_strategy
-from fewtune.search.evolutionary import EvolutionarySearch
-from tests import recorded, tuned_tiny
+from tests import recorded
 
 pytestmark = pytest.mark.slow
 
@@ -121,28 +119,3 @@ def test_a_small_space_is_searched_to_its_end():
     strategy.rejected.update(recorded.points()[:-10])
     proposals = strategy.next_batch(64)
     assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
-
-
-def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has():
-    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    search = EvolutionarySearch(space, Knowledge(), TuneOptions(), 0)
-    pool = search.gather(search.draw, 24)
-    prior = search.prior
-    tried = pool[0]
-    tile = prior.tile_of(tried.point)
-    others = [p for p in pool if prior.tile_of(p.point) != tile]
-    untried = next(p for p in others if prior.expected_speed(prior.tile_of(p.point)) > 0)
-    search.times_s[tried.point] = 1.0
-    changed = search.gather(lambda: space.changed(tried.point, search.random), 16)
-    alike = [p for p in [*pool, *changed] if prior.tile_of(p.point) == tile]
-    offered = [*alike, untried]
-    # The cost model puts the untried one last.
-    scores = np.arange(len(offered), 0, -1.0)
-    search.scorer.cost_model.trees.fit([np.ones((1, 164), "float32")] * 2, np.array([1.0, 0.5]))
-    chosen = search.select(offered, scores, 4)
-    assert chosen[0] is untried
-    assert len({p.point for p in chosen}) == 4
-    # Without the rule the model alone decides, but for one that it has no say in.
-    plain = TuneOptions(informed_start=False)
-    search = EvolutionarySearch(space, search.knowledge, plain, 0)
-    assert search.select(offered, scores, 4)[:3] == offered[:3]

@@ -54,22 +54,3 @@ def test_only_what_may_have_been_written_or_is_larger_is_filled_again():
     buffers.arguments([([6], "float32"), ([12], "float32")], [(6,), (12,)], [0])
     buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
     assert fill.elements == [6, 20]
-
-
-def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_anew():
-    fill = Counted()
-    buffers = made(fill)
-    (_, weights) = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
-    # Nothing of that size, or of up to twice as much, is there.
-    assert buffers.lend(21) is buffers.lend(9) is None
-    lent = buffers.lend(12)
-    assert lent.data_ptr() == weights.data_ptr()
-    assert tuple(lent.shape) == (12,)
-    assert buffers.lend(12) is None
-    lent.copyfrom(np.full(12, 7, "float32"))
-    buffers.forget()
-    fill.elements.clear()
-    (_, weights) = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
-    assert fill.elements == [6, 20]
-    assert (weights.numpy() == 1).all()
-    assert buffers.lend(12) is not None

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fewtune.tvm_compat import cuda_toolkit
-from fewtune.util.nvidia_driver import has_nvidia_driver
 
 USE = """
 import os
@@ -64,10 +63,3 @@ def test_another_layout_is_linked_in_the_users_cache(tmp_path, driver):
         assert include.resolve() == installed / "include"
         assert (linked / "lib" / "libcudart.so.13").exists()
     assert [each.name for each in linked.parent.iterdir()] == [linked.name]
-
-
-@pytest.mark.skipif(has_nvidia_driver(), reason="there is a driver")
-def test_without_a_driver_nothing_is_looked_for(tmp_path):
-    installed = toolkit(tmp_path / "cuda", "include")
-    assert found("", installed, tmp_path / "cache") == installed
-    assert not (tmp_path / "cache").exists()

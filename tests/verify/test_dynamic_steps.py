@@ -5,7 +5,6 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from fewtune.verify.jitter import jittered
 from tests.made.onnx_text import model_of
 from tests.verify.imported import Changed, imported
 
@@ -71,11 +70,6 @@ def written_out() -> ModelProto:
 @pytest.fixture(scope="module", params=[found_while_running, written_out])
 def made(request):
     return imported(request.param())
-
-
-def test_rounded_integers_take_no_steps():
-    model = model_of("(int64[4] x) => (float[4] y) {f = Cast <to = 1> (x) y = Floor (f)}")
-    assert not jittered(model).takes_steps
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from onnx.numpy_helper import to_array
 from onnx.reference import ReferenceEvaluator
 
@@ -14,24 +13,24 @@ from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
+from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
-from tests.tiny_models import make_model, random_weight
+from tests.tiny_models import random_weight
 
 
 def between_convolutions(operator: str, constants: dict[str, float], attributes: dict) -> object:
     """Convolution, the operator, convolution; ``constants`` are its inputs after the first."""
     random = np.random.default_rng(4)
-    nodes = [
-        helper.make_node("Conv", ["input", "first"], ["a"], name="first", pads=[1] * 4),
-        helper.make_node(operator, ["a", *constants], ["b"], name="between", **attributes),
-        helper.make_node("Conv", ["b", "second"], ["output"], name="second", pads=[1] * 4),
-    ]
-    weights = {
-        "first": random_weight(random, 8, 4, 3, 3),
-        "second": random_weight(random, 8, 8, 3, 3),
+    return model_of(
+        f"""(float[1,4,8,8] input) => (float[1,8,8,8] output) {{
+            a = Conv <pads = [1, 1, 1, 1]> (input, first)
+            b = {operator} {text_of(**attributes)} ({", ".join(["a", *constants])})
+            output = Conv <pads = [1, 1, 1, 1]> (b, second)
+        }}""",
+        first=random_weight(random, 8, 4, 3, 3),
+        second=random_weight(random, 8, 8, 3, 3),
         **{name: np.float32(value) for name, value in constants.items() if name},
-    }
-    return make_model(nodes, {"input": [1, 4, 8, 8]}, {"output": [1, 8, 8, 8]}, weights)
+    )
 
 
 @pytest.mark.slow
@@ -75,12 +74,6 @@ def test_max_and_min_of_two_activations_are_fused(operator, kernel):
     assert counts[f"fused_conv2d_{kernel}"] == 1
 
 
-def test_a_cast_to_the_type_of_another_value_is_converted():
-    text = "(float[1,4] x) => (float[1,4] y) {a = CastLike (x, like) y = Relu (a)}"
-    model = model_of(text, like=np.zeros(1, np.float32))
-    assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
-
-
 def test_the_importer_is_restored_afterwards():
     from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -97,12 +90,9 @@ def test_the_importer_is_restored_afterwards():
 def test_arg_max_of_equal_values_is_an_index(operator, select_last_index, dtype):
     limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
     data = np.array([[limits.min] * 5, [limits.max] * 5, [1, 0, 1, 0, 1]], dtype)
-    node = helper.make_node(
-        operator, ["input"], ["output"], axis=1, select_last_index=select_last_index
-    )
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    shapes = {"input": [3, 5]}, {"output": [3, 1]}
-    model = make_model([node], *shapes, element_type=TensorProto.INT64, input_type=kind)
+    kind = "float" if dtype is np.float32 else np.dtype(dtype).name
+    node = f"output = {operator} <axis = 1, select_last_index = {select_last_index}> (input)"
+    model = model_of(f"({kind}[3,5] input) => (int64[3,1] output) {{{node}}}")
     executable = build_executable(lower(model, tuned_tiny.target(), "NCHW"), tuned_tiny.target())
     (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
     np.testing.assert_array_equal(actual, run_onnxruntime(model, {"input": data}, 1)[0])
@@ -110,8 +100,8 @@ def test_arg_max_of_equal_values_is_an_index(operator, select_last_index, dtype)
 
 def test_a_clip_by_constants_of_any_rank():
     bounds = {"least": np.zeros(1, np.float32), "most": np.ones(1, np.float32)}
-    node = helper.make_node("Clip", ["input", *bounds], ["output"], name="clip")
-    model = make_model([node], {"input": [1, 4]}, {"output": [1, 4]}, bounds)
+    node = "[clip] output = Clip (input, least, most)"
+    model = model_of(f"(float[1,4] input) => (float[1,4] output) {{{node}}}", **bounds)
     # Here, no optional step catches an exception of a converter.
     executable = build_executable(lower(model, tuned_tiny.target(), "NHWC"), tuned_tiny.target())
     data = np.array([[-1, 0.5, 1, 2]], np.float32)

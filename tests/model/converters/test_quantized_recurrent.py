@@ -2,83 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fewtune.model.converters import recurrent_kernel
 from fewtune.model.converters.recurrent_kernel import Recurrence
 from fewtune.runtime.tvm import set_threads
+from tests.made.layers import quantized_layer
 from tests.made.recurrent import kernels
-
-WIDTH = 20
-
-
-def quantized_layer(
-    kind: type = np.int8,
-    zeros: tuple[int, int] = (0, 0),
-    direction: str = "bidirectional",
-    hidden: int = 12,
-    batch: int = 1,
-    steps: int = 7,
-    by_column: bool = True,
-    without: str = "",
-    **attributes: object,
-) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """A layer of weights of any bytes, and what to feed.
-
-    ``zeros`` are the zero points of both weights; onnxruntime refuses several of one. ``without``
-    names inputs, of one letter each, that are left out.
-    """
-    generator = np.random.default_rng(0)
-    directions, limits = 1 + (direction == "bidirectional"), np.iinfo(kind)
-
-    def whole(*shape: int) -> np.ndarray:
-        return generator.integers(limits.min, limits.max + 1, shape).astype(kind)
-
-    def numbers(*shape: int) -> np.ndarray:
-        return generator.standard_normal(shape).astype(np.float32)
-
-    def scales(*shape: int) -> np.ndarray:
-        return np.float32(0.005) * (np.abs(numbers(*shape)) + np.float32(0.5))
-
-    sizes = (directions, 4 * hidden) if by_column else (directions,)
-    arrays = {
-        "w": whole(directions, WIDTH, 4 * hidden),
-        "r": whole(directions, hidden, 4 * hidden),
-        "b": numbers(directions, 8 * hidden),
-        "p": numbers(directions, 3 * hidden),
-        "h": numbers(directions, batch, hidden),
-        "c": numbers(directions, batch, hidden),
-        "ws": scales(*sizes),
-        "wz": np.full(sizes, zeros[0], kind),
-        "rs": scales(*sizes),
-        "rz": np.full(sizes, zeros[1], kind),
-    }
-    given = ["x", "w", "r", "b", "", "h", "c", "p", "ws", "wz", "rs", "rz"]
-    inputs = ["" if name in without else name for name in given]
-    outputs = ["sequence", "hidden", "cell"]
-    node = helper.make_node(
-        "DynamicQuantizeLSTM",
-        inputs,
-        outputs,
-        domain="com.microsoft",
-        direction=direction,
-        hidden_size=hidden,
-        **attributes,
-    )
-    shapes = [(steps, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
-    graph = helper.make_graph(
-        [node],
-        "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (steps, batch, WIDTH))],
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in zip(outputs, shapes, strict=True)
-        ],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name in inputs],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return model, {"x": numbers(steps, batch, WIDTH)}
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts
@@ -65,31 +64,6 @@ def test_threads_share_a_direction(kind, given, direction, hidden):
     assert hidden // TRAITS.lanes("float32") % 2 == 1
     set_threads(2)
     kernels(*shaped(kind, steps=12, direction=direction, hidden=hidden, batch=2, **given))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        ("LSTM", {"lengths": [5, 2, 3]}),
-        ("LSTM", {"batch": 5}),
-        ("GRU", {"lengths": [5, 0, 3], **GRU}),
-        ("GRU", {}),
-        ("RNN", {"activations": ["Relu"]}),
-        ("RNN", {"steps": 1}),
-    ],
-)
-def test_other_layers_are_unrolled(kind, given):
-    assert not any("recurrence" in name for name in kernels(*shaped(kind, **given)))
-
-
-def test_without_the_step_layers_are_unrolled():
-    model, _ = layer("LSTM")
-    bound = bind_shapes(simplify.with_shapes(model), {}, {})
-    steps = OptionalSteps({simplify.RECURRENT_LAYERS: "not wanted"})
-    found = [simplify.with_layers(bound, steps), simplify.unrolled(simplify.with_layers(bound))]
-    for graph in found:
-        assert "LSTM" not in {node.op_type for node in graph.graph.node}
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.verify.session import run_onnxruntime
+from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -28,20 +29,14 @@ def resize_model(
     sizes: list[int] | None = None,
     **attributes: Any,
 ) -> ModelProto:
-    given = ", ".join(
-        f'{n} = "{v}"' if isinstance(v, str) else f"{n} = {v}" for n, v in attributes.items()
-    )
     last = "scales" if sizes is None else ", sizes"
     constants = {"roi": np.array([0.0, 1.0], np.float32).repeat(len(shape))}
     if sizes is not None:
         constants["sizes"] = np.array(sizes)
     if scales is not None:
         constants["scales"] = np.array(scales, np.float32)
-    node = f"[resize] y = Resize (x, roi, {last})"
-    model = model_of(f"(float{shape} x) => (float[] y) {{{node}}}", 19, **constants)
-    given = [helper.make_attribute(name, value) for name, value in attributes.items()]
-    model.graph.node[0].attribute.extend(given)
-    return model
+    node = f"[resize] y = Resize {text_of(**attributes)} (x, roi, {last})"
+    return model_of(f"(float{shape} x) => (float[] y) {{{node}}}", 19, **constants)
 
 
 def compiled(model: ModelProto, x: np.ndarray) -> np.ndarray:

@@ -69,13 +69,6 @@ def test_the_least_time_for_the_bytes_is_given_up_first():
     assert set(winograd.tiles_within(counts, 0).values()) == {0}
 
 
-def test_never_means_direct_convolution(tmp_path):
-    model = convolution_model((28, 28), channels=64, filters=64)
-    report = imported(model, tmp_path, ImportOptions(winograd="never"))
-    assert (report.winograd, report.saved_flops) == (0, 0)
-    assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "winograd" in n]
-
-
 def test_a_model_too_sensitive_for_the_transforms_is_imported_without(tmp_path):
     wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
     with mock.patch.object(winograd, "TRANSFORMS", wrong):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.onnx_graph.bind import bind_shapes
@@ -14,21 +13,26 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
+from tests.made.onnx_text import model_of
 
 TARGET = resolve_target("auto", 1)
 
 
-def chain(operators: list[str]) -> onnx.ModelProto:
+def chain(
+    operators: list[str],
+    before: str = "",
+    first: str = "x",
+    shape: str = "4,8",
+    **weights: np.ndarray,
+) -> onnx.ModelProto:
     """Operators one behind the other; those of two inputs read the value before twice."""
-    nodes, last = [], "x"
+    nodes, last = before, first
     for place, operator in enumerate(operators):
-        given = [last, last] if operator in ("Mul", "Add") else [last]
-        nodes.append(helper.make_node(operator, given, [f"v{place}"]))
+        given = f"{last}, {last}" if operator in ("Mul", "Add") else last
+        nodes += f" v{place} = {operator} ({given})"
         last = f"v{place}"
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 8]) for n in ("x", last)]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return bind_shapes(model, {}, {})
+    text = f"(float[{shape}] x) => (float[] {last}) {{{nodes}}}"
+    return bind_shapes(model_of(text, 13, **weights), {}, {})
 
 
 @pytest.mark.parametrize(
@@ -54,22 +58,9 @@ def test_kernels_stay_within_the_limit(operators: list[str], kernels: int) -> No
 def behind_layer(operators: list[str]) -> onnx.ModelProto:
     """Operators behind a recurrent layer, whose own kernel is above the limit."""
     random = np.random.default_rng(0)
-    model = chain(operators)
-    weights = {"w": (1, 24, 8), "r": (1, 24, 8)}
-    for name, shape in weights.items():
-        array = random.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    model.graph.node[0].input[0] = "states"
-    layer = helper.make_node(
-        "GRU", ["x", "w", "r"], ["states"], hidden_size=8, linear_before_reset=1
-    )
-    model.graph.node.insert(0, layer)
-    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 8])]
-    ends.append(helper.make_tensor_value_info(f"v{len(operators) - 1}", TensorProto.FLOAT, None))
-    del model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
-    model.graph.input.append(ends[0])
-    model.graph.output.append(ends[1])
-    return bind_shapes(model, {}, {})
+    weights = {name: random.standard_normal((1, 24, 8)).astype(np.float32) for name in "wr"}
+    gru = "states = GRU <hidden_size = 8, linear_before_reset = 1> (x, w, r)"
+    return chain(operators, gru, "states", "4,1,8", **weights)
 
 
 def test_a_recurrent_layer_hinders_no_fusion_elsewhere():

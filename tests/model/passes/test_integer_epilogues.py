@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from fewtune.model.lower import lower
 from fewtune.task.extract import extract_tasks
 from tests.quantized_models import (
-    FLOAT,
-    UINT8,
     assert_within_a_step,
     differences,
     model_of,
@@ -26,7 +23,7 @@ def blocks(count, zeros):
     """Residual blocks of one shape, each with scales and zero points of its own; a mean."""
     random = np.random.default_rng(0)
     shape = (1, CHANNELS, 6, 5)
-    nodes, constants = [], {}
+    nodes, constants = "", {}
 
     def known(name, value):
         constants[name] = value
@@ -43,12 +40,13 @@ def blocks(count, zeros):
         conv, total = f"c{number}", f"s{number}"
         inputs = [data, *given, known(f"w{number}", weights), known(f"f{number}", factor)]
         inputs += [known("weight_zero", np.int8(0)), *(between := scaled(conv, number))]
-        nodes.append(helper.make_node("QLinearConv", inputs, [conv], pads=[1, 1, 1, 1]))
+        nodes += f"{conv} = QLinearConv <pads = [1, 1, 1, 1]> ({', '.join(inputs)}) "
         after = scaled(total, number)
         inputs = [conv, *between, data, *given, *after]
-        nodes.append(helper.make_node("QLinearAdd", inputs, [total], domain="com.microsoft"))
+        nodes += f"{total} = com.microsoft.QLinearAdd ({', '.join(inputs)}) "
         data, given = total, after
-    model = model_of(nodes, {"x": (UINT8, shape)}, {data: (UINT8, shape)}, constants)
+    kind = f"uint8{list(shape)}"
+    model = model_of(f"({kind} x) => ({kind} {data}) {{{nodes}}}", **constants)
     return model, {"x": random_bytes(random, np.uint8, *shape)}
 
 
@@ -73,11 +71,8 @@ def test_bytes_are_not_written_as_floats_for_the_kernel_that_sums_them():
 
 def test_a_mean_reads_bytes():
     constants = {"scale": np.float32(0.03), "zero": np.uint8(100)}
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
-        helper.make_node("GlobalAveragePool", ["f"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": (UINT8, (1, 5, 7, 3))}, {"y": (FLOAT, (1, 5, 1, 1))}, constants)
+    nodes = "f = DequantizeLinear (x, scale, zero) y = GlobalAveragePool (f)"
+    model = model_of(f"(uint8[1,5,7,3] x) => (float[1,5,1,1] y) {{{nodes}}}", **constants)
     feeds = {"x": random_bytes(np.random.default_rng(0), np.uint8, 1, 5, 7, 3)}
     (difference,), _ = differences(model, feeds)
     assert difference.max() <= 1e-5

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
+from tests.made.onnx_text import attributes
 from tests.quantized_models import (
-    FLOAT,
-    INT8,
-    INT32,
-    UINT8,
     assert_within_a_step,
     differences,
     model_of,
@@ -39,21 +36,21 @@ def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=T
     if not by_channel:
         constants["weight_scale"] = constants["weight_scale"][0]
         constants["weight_zero"] = constants["weight_zero"][0]
-    node = helper.make_node("QLinearConv", ["data", *constants], ["out"], **given)
-    element_type = UINT8 if kind is np.uint8 else INT8
-    model = model_of(
-        [node], {"data": (element_type, shape)}, {"out": (element_type, None)}, constants
-    )
+    node = f"out = QLinearConv {attributes(**given)} (data, {', '.join(constants)})"
+    name = np.dtype(kind).name
+    model = model_of(f"({name}{list(shape)} data) => ({name}[] out) {{{node}}}", **constants)
     return model, {"data": random_bytes(random, kind, *shape)}
 
 
 @pytest.mark.parametrize(
-    ("channels", "filters", "kernel"), [(3, 5, 3), (3, 16, 1), (17, 33, 3), (17, 5, 1)]
+    ("channels", "filters", "kernel", "group"),
+    [(3, 5, 3, 1), (3, 16, 1, 1), (17, 33, 3, 1), (17, 5, 1, 1)]
+    + [(6, 8, 3, 2), (32, 48, 3, 16), (15, 60, 3, 3)],
 )
-def test_convolutions_of_odd_channels(channels, filters, kernel):
-    pads = [kernel // 2] * 4
-    model, feeds = convolution(channels, filters, kernel, pads=pads)
-    assert_within_a_step(model, feeds)
+def test_convolutions_of_odd_channels_and_groups(channels, filters, kernel, group):
+    model, feeds = convolution(channels, filters, kernel, group=group, pads=[kernel // 2] * 4)
+    kernels = assert_within_a_step(model, feeds)
+    assert any("integer_conv2d" in name for name in kernels)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +96,6 @@ def test_sums_do_not_saturate():
     assert_within_a_step(model, feeds)
 
 
-@pytest.mark.parametrize(
-    ("channels", "filters", "group"),
-    [(6, 8, 2), (32, 48, 16), (96, 96, 3), (15, 60, 3)],
-)
-def test_groups(channels, filters, group):
-    model, feeds = convolution(channels, filters, 3, group=group, pads=[1] * 4)
-    kernels = assert_within_a_step(model, feeds)
-    assert any("integer_conv2d" in name for name in kernels)
-
-
 @pytest.mark.parametrize(("channels", "filters", "group"), [(74, 37, 37), (17, 34, 17)])
 def test_groups_that_would_be_mostly_zeros_stay_in_floats(channels, filters, group):
     model, feeds = convolution(channels, filters, 1, group=group)
@@ -129,10 +116,8 @@ def test_products(depth, columns, by_column):
         "out_scale": np.float32(0.02 * np.sqrt(depth)),
         "out_zero": np.uint8(120),
     }
-    node = helper.make_node("QLinearMatMul", ["data", *constants], ["out"])
-    model = model_of(
-        [node], {"data": (UINT8, (2, 7, depth))}, {"out": (UINT8, (2, 7, columns))}, constants
-    )
+    node = f"out = QLinearMatMul (data, {', '.join(constants)})"
+    model = model_of(f"(uint8[2,7,{depth}] data) => (uint8[] out) {{{node}}}", **constants)
     feeds = {"data": random_bytes(random, np.uint8, 2, 7, depth)}
     assert any("integer_matmul" in name for name in assert_within_a_step(model, feeds))
 
@@ -146,14 +131,16 @@ def test_dynamic_quantization(weight_kind):
         "weight_zero": weight_kind(0 if weight_kind is np.int8 else 128),
         "weight_scale": np.float32(0.01),
     }
-    nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
-        helper.make_node("MatMulInteger", ["q", "weights", "zero", "weight_zero"], ["sums"]),
-        helper.make_node("Cast", ["sums"], ["floats"], to=FLOAT),
-        helper.make_node("Mul", ["scale", "weight_scale"], ["factor"]),
-        helper.make_node("Mul", ["floats", "factor"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": (FLOAT, (2, 6, 19))}, {"y": (FLOAT, (2, 6, 24))}, constants)
+    model = model_of(
+        """(float[2,6,19] x) => (float[2,6,24] y) {
+            q, scale, zero = DynamicQuantizeLinear (x)
+            sums = MatMulInteger (q, weights, zero, weight_zero)
+            floats = Cast <to = 1> (sums)
+            factor = Mul (scale, weight_scale)
+            y = Mul (floats, factor)
+        }""",
+        **constants,
+    )
     feeds = {"x": random.standard_normal((2, 6, 19)).astype("f4")}
     (difference,), kernels = differences(model, feeds)
     assert any("integer_matmul" in name for name in kernels)
@@ -190,8 +177,8 @@ def test_integer_operators_are_exact(operator, zeros):
         "weight_zero": np.int8(zeros[1]),
     }
     given = {} if is_product else {"pads": [1, 1, 1, 1]}
-    node = helper.make_node(operator, ["data", "weights", "zero", "weight_zero"], ["out"], **given)
-    model = model_of([node], {"data": (UINT8, shape)}, {"out": (INT32, None)}, constants)
+    node = f"out = {operator} {attributes(**given)} (data, weights, zero, weight_zero)"
+    model = model_of(f"(uint8{list(shape)} data) => (int32[] out) {{{node}}}", **constants)
     feeds = {"data": random_bytes(random, np.uint8, *shape)}
     (difference,), _ = differences(model, feeds)
     assert not difference.any()

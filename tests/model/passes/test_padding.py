@@ -7,7 +7,6 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.model.import_model import read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
 from fewtune.model.passes.padding import Filters, Product
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -93,20 +92,6 @@ def test_padding_stays_if_transforms_are_left_out(tmp_path):
     assert report.left_out[0].startswith("winograd: ")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: convolution_model((40, 40), 128, 75, kernel_shape=[1, 1], pads=[0, 0, 0, 0]),
-        lambda: attention(197),
-    ],
-    ids=["filters", "products"],
-)
-def test_never_pads_nothing(make, tmp_path):
-    report = imported(make(), tmp_path, ImportOptions(pad_filters="never"))
-    assert (report.padded, report.saved_flops) == (0, 0)
-    assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "unpadded" in n]
-
-
 def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
     """Scores, their softmax, and the mixture of the values."""
     inputs = ", ".join(f"float[1,{heads},{tokens},{size}] {name}" for name in "qkv")
@@ -168,20 +153,6 @@ def test_padded_attention_gives_the_same_result(tokens, tmp_path):
     assert any("transpose" in name and "padded" in name for name in kernels)
     assert any("unpadded" in name and "add" in name for name in kernels)
     assert error_of(model, scheduled(lowered)) < BOUND
-
-
-def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path):
-    model = model_of(
-        """(float[3,197,64] x, float[197,197] other) => (float[] y) {
-            constant = MatMul (x, weight)
-            y = MatMul (constant, other)
-        }""",
-        13,
-        weight=random_weight(np.random.default_rng(0), 64, 197),
-    )
-    report = imported(model, tmp_path)
-    assert report.padded == 1
-    assert report.max_relative_error < BOUND
 
 
 @pytest.mark.slow

@@ -1,14 +1,15 @@
 """onnxruntime's LSTM with 8-bit weights, expanded and compared with onnxruntime."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
 from fewtune.onnx_graph import bind, simplify
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.session import run_onnxruntime
-from tests.expanded_models import assert_node
+from tests.expanded_models import assert_same
+from tests.made.layers import quantized_layer
+from tests.made.onnx_text import model_of
 
 HIDDEN, WIDTH = 12, 20
 
@@ -16,37 +17,8 @@ HIDDEN, WIDTH = 12, 20
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 @pytest.mark.parametrize("by_column", [False, True])
 def test_a_layer_quantises_the_input_of_each_product(kind, by_column):
-    generator = np.random.default_rng(0)
-    limits = np.iinfo(kind)
-
-    def whole(*shape: int) -> np.ndarray:
-        return generator.integers(limits.min, limits.max + 1, shape).astype(kind)
-
-    def numbers(*shape: int) -> np.ndarray:
-        return generator.standard_normal(shape).astype(np.float32)
-
-    sizes = (2, 4 * HIDDEN) if by_column else (2,)
-    scales = [(np.abs(numbers(*sizes)) + 0.5).astype(np.float32) * 0.01 for _ in range(2)]
-    zeros = [np.full(sizes, 0 if kind is np.int8 else 128, kind) for _ in range(2)]
-    inputs = [
-        numbers(5, 1, WIDTH),
-        whole(2, WIDTH, 4 * HIDDEN),
-        whole(2, HIDDEN, 4 * HIDDEN),
-        numbers(2, 8 * HIDDEN),
-        None,
-        numbers(2, 1, HIDDEN),
-        numbers(2, 1, HIDDEN),
-        None,
-        *(each for pair in zip(scales, zeros, strict=True) for each in pair),
-    ]
-    assert_node(
-        "DynamicQuantizeLSTM",
-        inputs,
-        outputs=["sequence", "hidden", "cell"],
-        constants=[1, 2, 3, 8, 9, 10, 11],
-        direction="bidirectional",
-        hidden_size=HIDDEN,
-    )
+    zeros = (0, 0) if kind is np.int8 else (128, 128)
+    assert_same(*quantized_layer(kind, zeros, by_column=by_column, without="p", steps=5))
 
 
 def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch):
@@ -56,17 +28,16 @@ def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch):
     arrays = {name: generator.integers(-9, 9, shape, np.int8) for name, shape in shapes.items()}
     arrays |= {"scale": np.full(2, 0.01, np.float32), "zero": np.zeros(2, np.int8)}
     arrays["shape"] = np.array([0, -1, 2 * HIDDEN])
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
-        layer (float[steps, 1, {WIDTH}] x) => (y) {{
+    model = model_of(
+        f"""(float[steps, 1, {WIDTH}] x) => (y) {{
             sequence = com.microsoft.DynamicQuantizeLSTM
                 <direction = "bidirectional", hidden_size = {HIDDEN}>
                 (x, w, r, , , , , , scale, zero, scale, zero)
             joined = Transpose <perm = [0, 2, 1, 3]> (sequence)
             y = Reshape(joined, shape)
-        }}"""
+        }}""",
+        **arrays,
     )
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
     given = []
 
     def slimmed(model: ModelProto) -> LightModel:

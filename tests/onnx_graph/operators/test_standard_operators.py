@@ -68,28 +68,6 @@ def test_a_dilated_transposed_convolution_is_refused_by_name():
         expand(with_shapes(model), EARLY)
 
 
-@pytest.mark.parametrize("axis", [-1, 1, 0])
-def test_a_layer_normalisation_has_all_its_outputs(axis):
-    x = normal(2, 3, 4)
-    constants = {"scale": normal(*x.shape[axis:]), "bias": normal(*x.shape[axis:])}
-    model = one_node("LayerNormalization", {"x": x}, constants, 3, 17, axis=axis)
-    check(model, {"x": x}, "LayerNormalization")
-
-
-@pytest.mark.parametrize(
-    ("operator", "attributes", "opset"),
-    [
-        ("LpNormalization", {"axis": 1, "p": 1}, 13),
-        ("LpNormalization", {"axis": -1, "p": 2}, 22),
-        ("MeanVarianceNormalization", {"axes": [0, 2]}, 13),
-    ],
-)
-def test_a_norm_becomes_a_reduction(operator, attributes, opset):
-    x = normal(2, 5, 4)
-    x[0] = 0
-    check(one_node(operator, {"x": x}, opset=opset, **attributes), {"x": x}, operator)
-
-
 @pytest.mark.parametrize(
     "attributes",
     [{}, {"is_causal": 1}, {"softcap": 2.0, "scale": 0.3}, {"is_causal": 1, "softcap": 3.0}],

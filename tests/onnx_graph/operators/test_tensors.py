@@ -17,14 +17,6 @@ def normal(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("shape", "onesided"), [((1, 128, 1), 1), ((2, 96), 0)])
-def test_a_short_time_fourier_transform_is_a_product(shape, onesided):
-    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], "stft", onesided=onesided)
-    constants = {"step": np.int64(16), "window": np.hanning(32).astype(np.float32)}
-    data = normal(*shape)
-    assert_same(model_of(node, data, constants), {"x": data})
-
-
 def test_sequences_are_reversed_up_to_their_lengths():
     node = helper.make_node(
         "ReverseSequence", ["x", "lengths"], ["y"], "reverse", batch_axis=1, time_axis=0

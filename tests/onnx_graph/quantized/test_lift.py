@@ -1,18 +1,14 @@
 """Quantized graphs rewritten in integers, compared by onnxruntime."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.verify.session import run_onnxruntime
-from tests.made import onnx_text
+from tests.made.onnx_text import attributes
 from tests.quantized_models import (
-    FLOAT,
-    INT32,
-    UINT8,
     model_of,
     operators,
     quantized_network,
@@ -41,7 +37,7 @@ def test_a_network_computes_in_bytes_throughout(given, tmp_path):
     assert not {"Conv", "Gemm", "MatMul"} & found.keys()
     pools = [node for node in result.graph.node if node.op_type in ("MaxPool", "Concat")]
     types = {value.name: value.type.tensor_type.elem_type for value in result.graph.value_info}
-    assert {types[node.output[0]] for node in pools} == {UINT8}
+    assert {types[node.output[0]] for node in pools} == {TensorProto.UINT8}
     (actual,), (expected,) = outputs(result, feeds), outputs(model, feeds)
     # At most a few outputs may differ by one step.
     step = np.abs(expected).max() / 100
@@ -57,9 +53,9 @@ def chain(nodes, out=(0.05, 100), shape=(1, 4, 6, 6), more="", **inside):
     }}"""
     scales = {"x_scale": np.float32(0.04), "y_scale": np.float32(out[0])}
     zeros = {"x_zero": np.uint8(90), "y_zero": np.uint8(out[1])}
-    model = onnx_text.model_of(text, 13, **scales, **zeros, **inside)
+    model = model_of(text, **scales, **zeros, **inside)
     feeds = {"x": np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)}
-    return onnx.shape_inference.infer_shapes(model), feeds
+    return model, feeds
 
 
 CHAINS = {
@@ -118,12 +114,12 @@ def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
     weights = np.random.default_rng(1).integers(0, 256, (40, 5)).astype(np.uint8)
     weights[0], weights[1] = 0, 255
     constants = {"w": weights, "w_zero": np.array(zeros, np.uint8)}
-    node = helper.make_node("MatMulInteger", ["x", "w", "x_zero", "w_zero"], ["y"])
+    node = "y = MatMulInteger (x, w, x_zero, w_zero)"
     feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 3, 40)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
-    inputs = {name: (UINT8, array.shape) for name, array in feeds.items()}
-    model = model_of([node], inputs, {"y": (INT32, None)}, constants)
+    inputs = ", ".join(f"uint8{list(array.shape) or ''} {name}" for name, array in feeds.items())
+    model = model_of(f"({inputs}) => (int32[] y) {{{node}}}", **constants)
     result = simplified(model)
     signed = [each for each in result.graph.initializer if list(each.dims) == [40, 5]]
     assert [numpy_helper.to_array(each).dtype for each in signed] == [np.int8]
@@ -148,21 +144,20 @@ def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, 
         "w": np.random.default_rng(1).integers(0, 256, (4, 5, 3, 2)).astype(np.uint8),
         "w_zero": np.array(zeros, np.uint8),
     }
-    node = helper.make_node("ConvInteger", ["x", "w", "x_zero", "w_zero"], ["y"], **given)
+    node = f"y = ConvInteger {attributes(**given)} (x, w, x_zero, w_zero)"
     feeds = {"x": np.random.default_rng(1).integers(0, 256, (2, 5, 7, 6)).astype(np.uint8)}
     known = {"x_zero": np.array(33, np.uint8)}
     (constants if is_known else feeds).update(known)
-    inputs = {name: (UINT8, array.shape) for name, array in feeds.items()}
-    model = model_of([node], inputs, {"y": (INT32, None)}, constants)
+    inputs = ", ".join(f"uint8{list(array.shape) or ''} {name}" for name, array in feeds.items())
+    model = model_of(f"({inputs}) => (int32[] y) {{{node}}}", **constants)
     result = simplified(model)
     signed = [each for each in result.graph.initializer if list(each.dims) == [4, 5, 3, 2]]
     assert [numpy_helper.to_array(each).dtype for each in signed] == [np.int8]
     # onnxruntime has one zero point of weights; several are computed from their definition.
     centered = constants["w"].astype(np.float32) - np.reshape(zeros, (-1, 1, 1, 1))
-    plain = helper.make_node("Conv", ["x", "w"], ["y"], **given)
-    wanted_of = model_of(
-        [plain], {"x": (FLOAT, (2, 5, 7, 6))}, {"y": (FLOAT, None)}, {"w": centered.astype("f4")}
-    )
+    plain = f"y = Conv {attributes(**given)} (x, w)"
+    text = f"(float[2,5,7,6] x) => (float[] y) {{{plain}}}"
+    wanted_of = model_of(text, w=centered.astype("f4"))
     (wanted,) = outputs(wanted_of, {"x": feeds["x"].astype(np.float32) - 33})
     (actual,) = outputs(result, feeds)
     np.testing.assert_array_equal(actual, wanted)
@@ -212,7 +207,5 @@ def test_weights_whose_windows_sums_are_not_known_stay_in_floats(channels, group
 
 
 def test_a_float_model_is_left_as_it_is():
-    node = helper.make_node("Relu", ["x"], ["y"])
-    model = model_of([node], {"x": (FLOAT, (2,))}, {"y": (FLOAT, (2,))}, {})
+    model = model_of("(float[2] x) => (float[2] y) {y = Relu (x)}")
     assert lift(model) is model
-    assert not [numpy_helper.to_array(each) for each in model.graph.initializer]

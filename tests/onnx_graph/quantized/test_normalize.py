@@ -23,41 +23,6 @@ def scales(count):
     return (np.abs(floats(count)) * 0.02 + 0.001).astype(np.float32)
 
 
-@pytest.mark.parametrize("zero", [128, 0, 117])
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
-@pytest.mark.parametrize("by_channel", [False, True])
-def test_convolution_is_exact(zero, kind, by_channel):
-    """Padding is the zero point, which is 0 after subtraction."""
-    weight_scale = scales(4) if by_channel else scale(0.013)
-    weight_zero = np.full(4 if by_channel else (), 0 if kind is np.int8 else 130, kind)
-    inputs = [bytes_of(np.uint8, 1, 3, 9, 7), scale(0.021), np.uint8(zero)]
-    inputs += [bytes_of(kind, 4, 3, 3, 3), weight_scale, weight_zero]
-    inputs += [scale(0.31), np.uint8(101), bytes_of(np.int16, 4).astype(np.int32)]
-    inputs = [np.asarray(each) for each in inputs]
-    given = {"pads": [1, 2, 1, 0], "strides": [2, 1], "constants": range(1, 9)}
-    assert_node("QLinearConv", inputs, domain="", opset=13, **given)
-
-
-def test_deep_and_depthwise_convolutions_are_exact():
-    tail = [scale(0.01), np.array(0, np.int8), scale(0.9), np.array(128, np.uint8)]
-    deep = [bytes_of(np.uint8, 1, 512, 5, 5), scale(0.021), np.array(120, np.uint8)]
-    deep += [bytes_of(np.int8, 8, 512, 3, 3), *tail]
-    assert_node("QLinearConv", deep, domain="", constants=range(1, 8))
-    depthwise = [bytes_of(np.int8, 1, 4, 9, 7), scale(0.021), np.array(-3, np.int8)]
-    depthwise += [bytes_of(np.int8, 4, 1, 3, 3), *tail[:3], np.array(5, np.int8)]
-    given = {"constants": range(1, 8), "group": 4, "auto_pad": "SAME_UPPER"}
-    assert_node("QLinearConv", depthwise, domain="", **given)
-
-
-def test_products_are_exact():
-    left = [bytes_of(np.uint8, 2, 3, 9), scale(0.02), np.array(113, np.uint8)]
-    result = [scale(0.1), np.array(118, np.uint8)]
-    right = [bytes_of(np.uint8, 9, 5), scale(0.03), np.array(131, np.uint8)]
-    assert_node("QLinearMatMul", [*left, *right, *result], domain="")
-    by_column = [bytes_of(np.int8, 9, 5), scales(5), np.zeros(5, np.int8)]
-    assert_node("QLinearMatMul", [*left, *by_column, *result], domain="", constants=range(1, 8))
-
-
 @pytest.mark.parametrize("extent", [7, 300, 2000])
 def test_integer_products_are_exact_beyond_what_float32_holds(extent):
     """The largest possible sums, of products of 255 and 255."""
@@ -66,15 +31,6 @@ def test_integer_products_are_exact_beyond_what_float32_holds(extent):
     zeros = [np.array(113, np.uint8), np.arange(5, dtype=np.uint8)]
     inputs = [bytes_of(np.uint8, 2, 3, extent), bytes_of(np.uint8, extent, 5), *zeros]
     assert_node("MatMulInteger", inputs, domain="", constants=(1, 2, 3))
-
-
-@pytest.mark.parametrize("channels", [3, 64])
-def test_integer_convolutions_are_exact(channels):
-    full = np.full((1, channels, 9, 7), 255, np.uint8), np.full((4, channels, 3, 3), 255, np.uint8)
-    assert_node("ConvInteger", full, domain="", pads=[1] * 4, constants=(1,))
-    inputs = [bytes_of(np.uint8, 1, channels, 9, 7), bytes_of(np.uint8, 4, channels, 3, 3)]
-    inputs += [np.array(113, np.uint8), np.array(99, np.uint8)]
-    assert_node("ConvInteger", inputs, domain="", constants=(1, 3))
 
 
 ZEROS = [np.uint8(0), np.uint8(128), np.int8(-7), np.int16(3), np.uint16(300)]

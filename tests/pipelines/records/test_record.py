@@ -137,10 +137,17 @@ def test_results_are_put_side_by_side(checkout):
 
 def test_a_model_of_one_strategy_stands_for_its_latest_two_results(checkout):
     for latency_ms in (90.0, 50.0, 40.0):
-        checkout.write(SELECTIVE, latency_ms=latency_ms)
-        checkout.record(SELECTIVE)
+        checkout.measured(SELECTIVE, latency_ms=latency_ms)
     table = runs_table(runs_named(checkout.root, [MODEL]))
     assert {row[0]: row[1:] for row in table.rows}["latency ms"] == ["50.0", "40.0"]
+
+
+def test_other_machines_are_warned_about(checkout):
+    checkout.measured(SELECTIVE)
+    checkout.measured(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
+    assert said_of(runs_named(checkout.root, [MODEL])) == [
+        "warning: measured on different machines or versions, not comparable: device differ"
+    ]
 
 
 @pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])

@@ -85,16 +85,6 @@ def test_a_changed_point_differs_in_one_choice():
     assert sum(differences) > 20
 
 
-def test_a_crossed_point_takes_each_decision_from_a_parent():
-    random = np.random.default_rng(2)
-    first = Point(0, tuple("abcdefgh"))
-    second = Point(0, tuple("ABCDEFGH"))
-    child = space("b").crossed(first, second, random)
-    assert "".join(child.decisions).lower() == "abcdefgh"
-    assert child not in (first, second)
-    assert space("b").crossed(first, Point(1, ()), random) == first
-
-
 @pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
 def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter):
     prior = Prior(space(letter))
