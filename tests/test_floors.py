@@ -310,14 +310,14 @@ BUDGETS = {
     "task": 649,
     "timing": 427,
     "trial": 173,
-    "tuning": 1116,
+    "tuning": 1118,
     "tvm_compat": 368,
     "util": 279,
     "verify": 1389,
     "workers": 692,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4346, ("benchmarks",): 6520, ("tests",): 18770}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4346, ("benchmarks",): 6520, ("tests",): 18771}
 
 
 def code_lines(path: Path) -> int:

@@ -196,6 +196,10 @@ class TaskState:
     def take_final(self, keys: list[str], times_s: list[float], chosen: int) -> None:
         """Take in seconds of one call of schedules that were measured in turns."""
         before_s = times_s[0]
+        # The machine may have another pace now: what is compared was measured in turns with the
+        # first of these.
+        pace = before_s / self.finals_s.get(keys[0], before_s)
+        self.finals_s = {key: pace * time_s for key, time_s in self.finals_s.items()}
         self.finals_s.update(zip(keys, times_s, strict=True))
         for key, time_s in zip(keys, times_s, strict=True):
             if key == self.default_key:

