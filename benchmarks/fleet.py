@@ -2,8 +2,8 @@
 
 ``scaling_4``, ``scaling_8``: throughput of four and eight devices over that of one, where a device
 only sleeps, 50 ms a candidate: what the client and Dask add is all that can be lost.
-``loopback_time_ratio``, ``loopback_latency_ratio``: a model tuned and shared through one Dask
-worker of this machine over the same in this process: seconds, and the model's estimated latency.
+``loopback_time_ratio``, ``loopback_latency_ratio``: a model tuned through one Dask worker of this
+machine over the same without one: seconds of tuning, and the latency.
 ``board_best_ratio``: the best of eight random candidates a task, as two RPC servers of this machine
 measure them, over the same eight in this process, one thread each: the fastest's seconds. Only
 candidates that both measured count.
@@ -32,27 +32,24 @@ import distributed
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import fewtune
 from benchmarks.zoo.registry import written
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
-from fewtune.fleet.device import FleetRun, on_fleet
+from fewtune.fleet.device import FleetRun
 from fewtune.fleet.worker import RESOURCE, Answer, class_of
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
-from fewtune.options import ShareOptions, TuneOptions
+from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.selection.options import SelectOptions
-from fewtune.selection.select import select_tasks
-from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import TuneJob, Work
-from fewtune.tuning.tune import TuneWork, run_session, tune
+from fewtune.tuning.tune import TuneWork, run_session
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
 
@@ -140,39 +137,22 @@ def tasks_of(model: str, machine: Fingerprint, folder: Path) -> list[Task]:
 
 
 def loopback(model: str) -> dict[str, float]:
-    """A model through one Dask worker of this machine over the same in this process."""
+    """A model through one Dask worker of this machine over the same without one."""
+    ratios: list[tuple[float, float]] = []
+    options = {"benchmark": {"rounds": 3}}
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        folder = Path(scratch)
-        own = detect_fingerprint(FingerprintOptions())
-        tasks = tasks_of(model, own, folder)
-        selection, _ = select_tasks(
-            tasks,
-            SelectOptions(),
-            target=target_from_json(own.target),
-            model=model,
-            strategy="selective",
-        )
-        ratios: list[tuple[float, float]] = []
-        with distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            resources={RESOURCE: 1},
-            memory_limit=0,
-            dashboard_address=None,
-        ) as workers:
-            fleet = fleet_fingerprint(FingerprintOptions(device=workers.scheduler_address))
-            for number in range(_ROUNDS):
-                pair = [("here", own, supervise), ("fleet", fleet, on_fleet)]
-                taken = {}
-                for name, which, run in pair if number % 2 == 0 else pair[::-1]:
-                    at = folder / f"{name}{number}"
-                    taken[name] = tuned(tasks, selection, which, run, at)
-                (here_s, here_ms), (fleet_s, fleet_ms) = taken["here"], taken["fleet"]
-                ratios.append((fleet_s / here_s, fleet_ms / here_ms))
-                print(
-                    f"round {number + 1}: here {here_s:.1f} s, {here_ms:.3f} ms; "
-                    f"fleet {fleet_s:.1f} s, {fleet_ms:.3f} ms"
-                )
+        file = written(model, Path(scratch))
+        for number in range(_ROUNDS):
+            taken = {}
+            for device in ("here", "local:1") if number % 2 == 0 else ("local:1", "here"):
+                at = Path(scratch) / f"{device}-{number}"
+                taken[device] = fewtune.tune(file, device=device, out=at, options=options)
+            here, fleet = taken["here"], taken["local:1"]
+            ratios.append((fleet.tuning_s / here.tuning_s, fleet.latency_ms / here.latency_ms))
+            print(
+                f"round {number + 1}: here {here.tuning_s:.1f} s, {here.latency_ms:.3f} ms; "
+                f"fleet {fleet.tuning_s:.1f} s, {fleet.latency_ms:.3f} ms"
+            )
     times, latencies = zip(*ratios, strict=True)
     return {
         "loopback_time_ratio": round(statistics.median(times), 3),
@@ -232,32 +212,6 @@ def times_of(journals: Path) -> dict[str, dict[str, float]]:
                 of_task = times_s.setdefault(event["task"], {})
                 of_task[json.dumps(trial["trace"])] = statistics.median(trial["run_s"])
     return times_s
-
-
-def tuned(
-    tasks: list[Task], selection: Any, own: Fingerprint, run: Any, folder: Path
-) -> tuple[float, float]:
-    """Seconds of tuning and sharing, all that starts and ends included, and the latency in ms."""
-    for name in ("tune", "share"):
-        (folder / name).mkdir(parents=True)
-    began_s = time.perf_counter()
-    journals, options = folder / "journals", TuneOptions(start_from=str(folder / "none"))
-    tune(tasks, selection, own, options, journals, folder / "tune", run=run)
-    report = share_schedules(
-        tasks, selection, folder / "tune", own, ShareOptions(), journals, folder / "share", run=run
-    )
-    taken_s = time.perf_counter() - began_s
-    weights = {task.info.name: task.info.weight for task in tasks}
-    lines = [*report.tasks, *report.representatives]
-    latency_ms = sum(weights[line.task] * (line.known_ms or 0.0) for line in lines)
-    tune_report = json.loads((folder / "tune" / "tune.json").read_text())
-    shown = {line.task for line in lines}
-    latency_ms += sum(
-        weights[line["task"]] * (line["best_ms"] or 0.0)
-        for line in tune_report["tasks"]
-        if line["task"] not in shown
-    )
-    return taken_s, latency_ms
 
 
 def note(found: dict[str, Any]) -> None:

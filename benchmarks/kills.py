@@ -134,7 +134,7 @@ _TUNES = f"""
 import sys
 try:
     import fewtune
-    options = {{"benchmark": {{"rounds": 3}}, "share_schedules": {{"top": "2"}}}}
+    options = {{"benchmark": {{"rounds": 3}}, "share_schedules": {{"trials_per_task": 2}}}}
     fewtune.tune("three.onnx", trials=4, out="out/{MODEL}", device=sys.argv[1], options=options)
 except KeyboardInterrupt:
     sys.exit({INTERRUPTED})

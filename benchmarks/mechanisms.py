@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.helpers.common import alone
-from benchmarks.wild import fetch, read_list
-from benchmarks.zoo.registry import written
+from benchmarks.helpers.models import model_of
 from fewtune.artifacts import CompileReport, Fingerprint, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
@@ -40,7 +39,6 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.interleave import latency_stats, ratio_stats
-from fewtune.model.source import add_model
 from fewtune.stages.commit import commit
 from fewtune.steps.sections import sections
 from fewtune.steps.steps import NAME, Run
@@ -57,7 +55,10 @@ MODELS = (
     "squeezenet_v1_1-int8",
 )
 # The folders that steps write, in their order.
-STEPS = ("fingerprint", "import", "tasks", "bank", "select", "tune", "share", "compile")
+STEPS = (
+    *("fingerprint", "import", "tasks", "bank", "predict"),
+    *("select", "tune", "share", "compile"),
+)
 ON = "all on"
 
 
@@ -82,18 +83,17 @@ OFF = (
     Off("recurrent layers", "import", ("recurrent_layers",)),
     Off("integer kernels", "import", ("integer_kernels",)),
     Off("in-place concatenation", "compile", options={"compile": {"in_place": "never"}}),
-    Off("register tiles and predictor", "tune", options={"tune": {"informed_start": False}}),
+    Off("register tiles by rule", "tune", options={"tune": {"informed_start": False}}),
     Off(
         "predictor",
-        "tune",
-        options={name: {"predictor": "never"} for name in ("tune", "share_schedules")},
+        "predict",
+        options={n: {"predictor": "never"} for n in ("predict", "tune", "share_schedules")},
     ),
     Off("its correction", "tune", ("correction",)),
-    Off("prefetching", "tune", ("prefetching",)),
-    Off("long rows", "tune", ("long_rows",)),
+    Off("prefetching", "predict", ("prefetching",)),
+    Off("long rows", "predict", ("long_rows",)),
     Off("states of the caches", "tune", ("cache_states",)),
-    Off("finals", "share", options={"share_schedules": {"finals": 0}}),
-    Off("search of slow tasks", "share", ("search_of_slow_tasks",)),
+    Off("turns in the model", "share", options={"share_schedules": {"finals": 0}}),
 )
 BY_NAME = {off.name: off for off in OFF}
 
@@ -105,19 +105,8 @@ def folder_of(work: Path, model: str, seed: int, off: Off) -> Path:
 
 def registered(work: Path, model: str) -> None:
     """Register a model of the zoo, or of ``wild.toml``, for all its tunings."""
-    wild = read_list()
-    if model in wild:
-        given = wild[model].add
-        pairs = list(zip(given[::2], given[1::2], strict=True))
-        shapes = {
-            text.partition("=")[0]: [int(n) for n in text.partition("=")[2].split(",")]
-            for option, text in pairs
-            if option == "--shape"
-        }
-        source, options = fetch(model, wild[model], work / "files"), {"shapes": shapes}
-    else:
-        source, options = written(model, work / "files"), {}
-    add_model(str(source), work / "models" / model, NAME, replace=True, **options)
+    file, inputs = model_of(model, work / "files")
+    inputs.add(str(file), work / "models" / model, NAME, replace=True)
 
 
 def tune(work: Path, model: str, trials: int, seed: int, off: Off) -> None:
@@ -187,7 +176,7 @@ def measure(
             )
             spent_s[off.name] = (done_of(folder, trials) or {})["tuning_s"]
         fingerprint = Fingerprint.read(base / "fingerprint")
-        variants = Variants(base / "import", libraries, fingerprint, options, with_untuned=False)
+        variants = Variants(base / "import", libraries, fingerprint, options, untuned=False)
         taken_s = variants.measured(options.rounds)
         del variants
         for off in group[1:]:

@@ -28,7 +28,7 @@ from benchmarks.helpers.common import alone
 from benchmarks.helpers.heavy_tasks import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure.measurer import Measurer
+from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
@@ -238,10 +238,16 @@ def _judged(
                 continue
     wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
     with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-        failures = Measurer(pool).check([m for _, m in modules], [wanted] * len(modules))
-    for (name, _), failure in zip(modules, failures, strict=True):
-        if failure is None or failure.cause == WRONG_OUTPUT:
-            yield name, failure is not None
+        outcomes = Measurer(pool).measure(
+            [module for _, module in modules],
+            [module_specs(task.mod)] * len(modules),
+            [None] * len(modules),
+            races=range(len(modules)),
+            checks=[wanted] * len(modules),
+        )
+    for (name, _), outcome in zip(modules, outcomes, strict=True):
+        if outcome.cause in (None, WRONG_OUTPUT):
+            yield name, outcome.cause is not None
 
 
 if __name__ == "__main__":

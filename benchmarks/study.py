@@ -13,25 +13,22 @@ Its pictures stand in ``docs/study.md``.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.comparison import replay, strategies, strategy_rows
 from benchmarks.helpers.common import alone
+from benchmarks.helpers.pictures import drawn
 from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_bytes, write_text
 
@@ -50,9 +47,9 @@ def pictures(found: dict[str, Any], blocks: list[dict[str, Any]]) -> dict[str, b
         axes[0].set_xlabel("trials")
         axes[0].set_ylabel("best so far over the recorded optimum")
 
-    made = {RECORDED: _drawn(1, replayed)}
+    made = {RECORDED: drawn(1, replayed)}
     if blocks:
-        made[MEASURED] = _drawn(2, lambda axes: _measured(axes, blocks))
+        made[MEASURED] = drawn(2, lambda axes: _measured(axes, blocks))
     return made
 
 
@@ -79,18 +76,6 @@ def _measured(axes: list[Axes], blocks: list[dict[str, Any]]) -> None:
         axis.set_xlabel(label)
         axis.set_ylabel("best so far over the best of all")
         axis.set_ylim(1.0, 3.0)
-
-
-def _drawn(panels: int, draw: Callable[[list[Axes]], None]) -> bytes:
-    figure = Figure(figsize=(8 * panels, 5))
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
-    draw(axes)
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(fontsize=7)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=120, metadata={"Software": None})
-    return stream.getvalue()
 
 
 def _label(row: dict[str, Any]) -> str:

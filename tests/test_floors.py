@@ -317,7 +317,7 @@ BUDGETS = {
     "workers": 692,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4346, ("benchmarks",): 6520, ("tests",): 18771}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4346, ("benchmarks",): 6509, ("tests",): 18784}
 
 
 def code_lines(path: Path) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ BATCH = 8
 _RUNS, _BLOCKS = "runs.jsonl", "blocks.jsonl"
 # TVM's own search may end in a segmentation fault (apache/tvm #17934), in the same place again.
 _ATTEMPTS = 2
+# The last points take turns so often.
+_TURNS = 3
 
 
 class Run(NamedTuple):
@@ -137,7 +140,7 @@ def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float
                     _append(folder / _RUNS, _told(run, task, seed, trials))
                     longest_s = max(longest_s, time.monotonic() - began_s)
                 finalists = list(dict.fromkeys(run.point for run in runs.values() if run.point))
-                final_s = pool.duel(finalists, measurer)
+                final_s = pool.in_turns(finalists, measurer)
             block = _block(task, seed, trials, runs, pool.best_s, final_s)
             block |= {"device": fingerprint.device, "threads": fingerprint.threads}
             _append(folder / _BLOCKS, block)
@@ -331,11 +334,18 @@ class Pool:
                 file.write("\n".join(lines) + "\n")
         return [self.known[proposal.point] for proposal in proposals]
 
-    def duel(self, points: list[Point], measurer: Measurer) -> dict[Point, float]:
+    def in_turns(self, points: list[Point], measurer: Measurer) -> dict[Point, float]:
         """Seconds of some points, measured anew in turns; what fails is left out."""
         schedules = {point: self.space.make(point, seed=1).schedule for point in points}
-        usable = [point for point, schedule in schedules.items() if schedule is not None]
-        built = measurer.build([schedules[point].mod for point in usable])
-        outcomes = measurer.duel(built, self._specs, rounds=15, round_s=0.01)
-        found = zip(usable, outcomes, strict=True)
-        return {point: outcome.median_s for point, outcome in found if outcome.run_s}
+        modules = {point: each.mod for point, each in schedules.items() if each is not None}
+        runs_s: dict[Point, list[float]] = {point: [] for point in modules}
+        for _ in range(_TURNS):
+            outcomes = measurer.measure(
+                list(modules.values()),
+                [self._specs] * len(modules),
+                [None] * len(modules),
+                races=range(len(modules)),
+            )
+            for point, outcome in zip(modules, outcomes, strict=True):
+                runs_s[point] += outcome.run_s or []
+        return {point: statistics.median(taken) for point, taken in runs_s.items() if taken}
