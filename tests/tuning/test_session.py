@@ -13,7 +13,7 @@ from fewtune.trial.outcome import Outcome
 from fewtune.trial.trial import Trial
 from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.run_state import RunState
-from fewtune.tuning.tune import stands_for
+from fewtune.tuning.tune import stands_for, tune
 from tests import tuned_tiny
 from tests.made.sessions import batches, conv, events_of, session
 
@@ -95,6 +95,15 @@ def test_nothing_to_tune_measures_the_defaults_only(tmp_path):
     made.state.tuned = []
     assert made.run() == "nothing_to_tune"
     assert made.state.tasks[conv("c").info.name].default.run_s == [1e-3]
+
+
+def test_what_a_predictor_knows_is_not_searched(tmp_path):
+    made = tuned_tiny.selection()
+    known = made.model_copy(update={"known": made.worth})
+    given = (tuned_tiny.fingerprint(), tuned_tiny.OPTIONS, tmp_path / "journals", tmp_path)
+    report = tune(tuned_tiny.tasks(), known, *given)
+    assert (report.tasks, report.trials, report.stopped_by) == ([], 0, "nothing_to_tune")
+    assert not (tmp_path / "journals").exists()
 
 
 def test_representatives_stand_for_their_clusters():
