@@ -30,7 +30,7 @@ import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -68,8 +68,8 @@ FIRST, AT_5, FINAL, FULL, BUDGET = "first", "at_5", "final", "full", "budget"
 KERNELS = "kernels"
 _IMPORTED = ("fingerprint", "bank", "import", "tasks")
 _PREDICTED = (*_IMPORTED, "predict", "select")
-# The budget of a session without one, and the least gain of rounds that end by their budget alone.
-_NO_TIME_S, _NO_GAIN = 1e-3, 1e-9
+# Rounds that end by their budget alone.
+_GOES_ON = {"share_schedules": {"least_gain": 1e-9}}
 _LIMIT_S = 7200.0
 _TUNE = "import json, sys, fewtune; fewtune.tune(**json.loads(sys.argv[1]))"
 
@@ -89,18 +89,17 @@ def tune_apart(folder: Path, asked: dict[str, Any], options: dict[str, Any] | No
         raise MachineError(f"{folder}: {ended(code, _LIMIT_S) if code < 0 else reason(lines)}")
 
 
-def begin_from(base: Path, folder: Path, steps: Iterable[str]) -> None:
+def begin_from(base: Path, folder: Path, steps: Sequence[str]) -> None:
     """Take over the steps of another tuning, with the kernels that it had after the last one."""
     if folder.is_dir():
         return
     beside = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)
     (beside / "keys").mkdir(parents=True)
-    ended_s = 0.0
     for step in steps:
         shutil.copytree(base / step, beside / step)
         shutil.copy2(base / "keys" / step, beside / "keys" / step)
-        ended_s = (base / "keys" / step).stat().st_mtime
+    ended_s = (base / "keys" / steps[-1]).stat().st_mtime
 
     def later(at: str, names: list[str]) -> list[str]:
         return [n for n in names if n.endswith(".o") and Path(at, n).stat().st_mtime > ended_s]
@@ -123,7 +122,8 @@ def tune_within(
         ends_s[0] += metrics.representative_tuning_s
     longest_s = max((end - start for start, end in itertools.pairwise(ends_s)), default=0.0)
     spent_s = PredictReport.read(base / "predict").predicting_s + metrics.selecting_s
-    left_s = max(budget_s - spent_s - longest_s, _NO_TIME_S)
+    # A budget is above zero.
+    left_s = max(budget_s - spent_s - longest_s, 1e-3)
     begin_from(base, folder, _PREDICTED)
     tune_apart(folder, {**asked, "budget_s": left_s}, options)
 
@@ -144,8 +144,7 @@ def tuned(work: Path, asked: dict[str, Any], *, budget_of_full: bool) -> dict[st
         tune_within(at_5_s, folders[AT_5], asked)
     if budget_of_full:
         folders[BUDGET] = work / BUDGET
-        goes_on = {"share_schedules": {"least_gain": _NO_GAIN}}
-        tune_within(full_s(full), folders[BUDGET], asked, goes_on)
+        tune_within(full_s(full), folders[BUDGET], asked, _GOES_ON)
     return folders
 
 
@@ -220,8 +219,10 @@ def picture(row: dict[str, Any], folders: dict[str, Path]) -> bytes:
             *curve_of(folders[FULL] / "tune", took_ms[FULL]), where="post", label="full tuning"
         )
         axes[0].plot(ready_s, took_ms[FIRST], "ko", label="first library")
-        axes[0].set(xscale="log", xlabel="seconds since the import", ylabel="latency (ms)")
-        axes[0].set_title(row["model"])
+        axes[0].set(xlabel="seconds since the import", ylabel="latency (ms)", title=row["model"])
+        axes[0].set(xscale="log", ylim=(0, None))
+        axes[0].xaxis.set_major_formatter("{x:g}")
+        axes[0].xaxis.set_minor_formatter("{x:g}")
 
     return drawn(1, draw)
 
