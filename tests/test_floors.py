@@ -284,13 +284,13 @@ BUDGETS = {
     "bank": 410,
     "benchmark": 1066,
     "compile": 1060,
-    "deploy": 928,
+    "deploy": 932,
     "finals": 210,
     "fleet": 512,
-    "loose": 977,
+    "loose": 979,
     "machine": 622,
     "measure": 751,
-    "model": 3539,
+    "model": 3557,
     "model_check": 220,
     "oneshot": 400,
     "onnx_graph": 4326,
@@ -318,7 +318,7 @@ BUDGETS = {
     "workers": 740,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4316, ("benchmarks",): 6521, ("tests",): 18680}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4329, ("benchmarks",): 6521, ("tests",): 18715}
 
 
 def code_lines(path: Path) -> int:
