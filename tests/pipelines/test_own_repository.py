@@ -80,7 +80,7 @@ def test_a_project_lives_beside_the_users_pipeline(repository):
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), repository.root)
     brief = ("rounds=3", "copies=1", "wait_s=0")
     quick = [word for value in brief for word in ("--set", f"benchmark.{value}")]
-    fewtune("run", str(given), "--name", MODEL, "--strategy", STRATEGY, *quick)
+    fewtune("run", str(given), "--name", MODEL, "--strategy", STRATEGY, "--save", *quick)
     project = repository.root / "fewtune"
     figures = json.loads((project / "metrics" / MODEL / f"{STRATEGY}.json").read_text())
     assert figures["latency_ms"] > 0
