@@ -105,7 +105,7 @@ class TunedModel:
 
 def tune(  # noqa: PLR0913 (what a user can say)
     model: str | Path,
-    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    shapes: Mapping[str, Any] | Sequence[Mapping[str, Sequence[int]]] | None = None,
     *,
     dimensions: Mapping[str, int | Sequence[int]] | None = None,
     paddable: Mapping[str, float] | None = None,
@@ -130,8 +130,8 @@ def tune(  # noqa: PLR0913 (what a user can say)
     model : str or Path
         An ``.onnx`` file, or ``light:NAME``.
     shapes : mapping of str to sequence of int, optional
-        Static shape of each input that has dynamic dimensions; or a sequence of such mappings, for
-        one library of several shapes.
+        Static shape of each input that has dynamic dimensions; or a sequence of such mappings, or a
+        mapping of names to such, for one library of several shapes.
     dimensions : mapping of str to int, optional
         Size of each named dynamic dimension; or several sizes, for one library of several shapes.
     paddable : mapping of str to float, optional

@@ -193,13 +193,16 @@ class ShapeFunction(Part):
 
     # Name of the virtual machine's function.
     function: str
+    # The user's name of the shape, if it has one.
+    regime: str = ""
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
 
     @property
     def text(self) -> str:
-        """The inputs' shapes, such as ``x=1x3x48x320``."""
-        return " ".join(f"{each.name}={'x'.join(map(str, each.shape))}" for each in self.inputs)
+        """The inputs' shapes, such as ``x=1x3x48x320``, after the name of the shape."""
+        shapes = (f"{each.name}={'x'.join(map(str, each.shape))}" for each in self.inputs)
+        return " ".join([*([f"{self.regime}:"] if self.regime else []), *shapes])
 
 
 class PaddableDimension(Part):

@@ -80,7 +80,8 @@ def _only_models(command: _Parser) -> None:
 
 
 def _shape_options(command: _Parser) -> None:
-    dynamic = "shape of an input with dynamic dimensions; several of one make one library of all"
+    dynamic = "shape of an input with dynamic dimensions; several make one library, and may have "
+    dynamic += "names, as prefill:ids=1,128"
     _several(command, "--shape", "INPUT=1,3,224,224", dynamic)
     named = "size, or sizes, of a named dynamic dimension, in every input"
     _several(command, "--dimension", "NAME=1", named)

@@ -28,7 +28,7 @@ def model(tmp_path_factory):
 def tuned(model):
     return fewtune.tune(
         model,
-        dimensions={"batch": [1, 4]},
+        {"one": {"input": (1, 3, 16, 16)}, "many": {"input": (4, 3, 16, 16)}},
         paddable={"batch": 0},
         trials=2,
         out=model.parent / "out",
@@ -44,13 +44,15 @@ def test_every_shape_runs_as_onnxruntime_does(model, tuned, batch):
     np.testing.assert_allclose(
         session.run(None, {"input": given})[0], expected[0], rtol=1e-4, atol=1e-5
     )
-    served = "input=4x3x16x16, padded" if batch == 3 else f"input={batch}x3x16x16"
+    served = "one: input=1x3x16x16" if batch == 1 else "many: input=4x3x16x16"
+    served += ", padded" * (batch == 3)
     assert session.served_by == served
 
 
 def test_each_shape_is_measured_and_reported(tuned):
     report = BenchmarkReport.read(tuned.directory / "benchmark")
-    assert [each.shapes for each in report.shapes] == ["input=4x3x16x16", "input=1x3x16x16"]
+    shapes = [each.shapes for each in report.shapes]
+    assert shapes == ["many: input=4x3x16x16", "one: input=1x3x16x16"]
     for each in report.shapes:
         assert {"tuned", "onnxruntime"} <= each.variants.keys()
         assert each.shapes in tuned.report

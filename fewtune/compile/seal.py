@@ -24,7 +24,12 @@ def seal(
         model=model,
         model_sha256=imported.source_sha256,
         functions=tuple(
-            Function(each.function, each.function, _tensors(each.inputs), _tensors(each.outputs))
+            Function(
+                each.regime or each.function,
+                each.function,
+                _tensors(each.inputs),
+                _tensors(each.outputs),
+            )
             for each in imported.all_functions()
         ),
         paddable=tuple(Paddable(**each.model_dump()) for each in imported.paddable),

@@ -33,9 +33,9 @@ class Bound:
 
     def __init__(self, machine: Machine, function: Function) -> None:
         self.function = function
-        self.text = " ".join(
-            f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in function.inputs
-        )
+        named = [] if function.name == function.function else [f"{function.name}:"]
+        shapes = (f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in function.inputs)
+        self.text = " ".join([*named, *shapes])
         self._machine = machine
         self._slots = [_Slot(machine, spec) for spec in function.inputs]
         self._views = [_view(spec) for spec in function.outputs]

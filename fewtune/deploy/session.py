@@ -112,6 +112,12 @@ class InferenceSession:
             self._is_running = False
             _SESSIONS.add(self)
 
+    @property
+    def shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """The inputs' shapes that the library was made for, by the name of each set of them."""
+        functions = self.note.functions
+        return {each.name: {spec.name: spec.shape for spec in each.inputs} for each in functions}
+
     def get_inputs(self) -> list[Argument]:
         """The inputs in their order."""
         return [_argument(spec) for spec in self.note.functions[0].inputs]

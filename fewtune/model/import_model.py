@@ -188,8 +188,13 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
         others[f"{MAIN}_{number}"] = replace(each, reference=replace(each.reference, taps=taps))
     every = {MAIN: first} | others
     functions = [
-        ShapeFunction(function=name, inputs=each.report.inputs, outputs=each.report.outputs)
-        for name, each in every.items()
+        ShapeFunction(
+            function=name,
+            regime=sizes.source.regime,
+            inputs=each.report.inputs,
+            outputs=each.report.outputs,
+        )
+        for (name, each), sizes in zip(every.items(), loaded.one_by_one(), strict=True)
     ]
     reports = [each.report for each in every.values()]
     binding = canonical_json([each.binding for each in reports])

@@ -31,6 +31,7 @@ class Sizes(BaseModel):
 
     shapes: dict[str, list[NonNegativeInt]] = Field(default_factory=dict)
     dimensions: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    regime: str = ""
 
     @property
     def text(self) -> str:
@@ -53,9 +54,10 @@ class ModelSource(BaseModel):
     dimensions: dict[str, NonNegativeInt] = Field(
         default_factory=dict, description="name of a dynamic dimension to its size"
     )
+    regime: str = Field(default="", description="the user's name of this shape")
     further: list[Sizes] = Field(
         default_factory=list,
-        description="further shapes of the same library: shapes and dimensions of each",
+        description="further shapes of the same library: shapes, dimensions, regime of each",
     )
     paddable: dict[str, float] = Field(
         default_factory=dict,

@@ -14,7 +14,7 @@ from fewtune.model.registration import Sizes
 from fewtune.onnx_graph.graph import graph_inputs
 from fewtune.onnx_graph.inputs import input_shapes
 
-Shapes = Mapping[str, Sequence[int] | Sequence[Sequence[int]]]
+Shapes = Mapping[str, Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]]
 Dimensions = Mapping[str, int | Sequence[int]]
 
 
@@ -26,25 +26,34 @@ def sizes_of(
     Parameters
     ----------
     shapes : mapping or sequence of mapping, optional
-        Input name to one shape or several; or such a mapping for each shape.
+        Input name to one shape or several; or such a mapping for each shape, by the user's name of
+        the shape where it has one.
     dimensions : mapping, optional
         Name of a dynamic dimension to its size, or to several sizes.
 
     Raises
     ------
     InputError
-        If two of them have several values, and not equally many.
+        If two of them have several values, and not equally many; if some shapes have names.
     """
     rows: dict[str, list[dict[str, list[int]]]] = {}
+    regimes: list[str] = []
+    given: Any = shapes or {}
     if isinstance(shapes, Mapping):
-        for name, given in shapes.items():
-            several: Any = given if given and isinstance(given[0], Sequence) else [given]
+        regimes = [name for name, each in shapes.items() if isinstance(each, Mapping)]
+    if regimes:
+        for name in given.keys() - regimes:
+            raise InputError(f"shapes of {name!r} have no name: name each shape, or none")
+        given = list(given.values())
+    if isinstance(given, Mapping):
+        for name, one in given.items():
+            several = one if one and isinstance(one[0], Sequence) else [one]
             rows[f"shapes of {name}"] = [{name: list(shape)} for shape in several]
-    elif shapes:
-        rows["shapes"] = [{n: list(shape) for n, shape in each.items()} for each in shapes]
+    elif given:
+        rows["shapes"] = [{n: list(shape) for n, shape in each.items()} for each in given]
     sizes = {
-        name: [given] if isinstance(given, int) else list(given)
-        for name, given in (dimensions or {}).items()
+        name: [size] if isinstance(size, int) else list(size)
+        for name, size in (dimensions or {}).items()
     }
     counts = {what: len(each) for what, each in rows.items()}
     counts |= {f"values of dimension {name}": len(each) for name, each in sizes.items()}
@@ -59,9 +68,11 @@ def sizes_of(
             own |= row[place % len(row)]
         # Checked against the model, with a sentence, before they are kept.
         one = Sizes.model_construct(
-            shapes=own, dimensions={n: each[place % len(each)] for n, each in sizes.items()}
+            shapes=own,
+            dimensions={n: each[place % len(each)] for n, each in sizes.items()},
+            regime=regimes[place] if place < len(regimes) else "",
         )
-        if one in found:
+        if any(one.text == each.text for each in found):
             raise InputError(f"the shape {one.text} is given twice: give it once")
         found.append(one)
     return found

@@ -117,6 +117,7 @@ def _checked(
         **taken,
         shapes=sizes,
         dimensions=dimensions,
+        regime=first.regime,
         further=further,
         paddable=dict(paddable),
         constants=dict(constants),

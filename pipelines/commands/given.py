@@ -17,7 +17,7 @@ class Given:
     """The inputs of one model, as options give them."""
 
     # Of one shape, or of several of one library.
-    shapes: dict[str, list[list[int]]]
+    shapes: dict[str, Any]
     dimensions: dict[str, list[int]]
     paddable: dict[str, float]
     constants: dict[str, Any]
@@ -40,7 +40,7 @@ class Given:
 
         inputs = getattr(options, "inputs", None)
         return cls(
-            read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes, several=True),
+            _by_regime(read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes, several=True)),
             read("dimension", "a whole number or several, as NAME=1 or NAME=16,32", _sizes),
             read("paddable", "the value to pad with, as NAME=0", float),
             read("constant", "a number, true, a list or an .npy file, as INPUT=16000", _constant),
@@ -70,6 +70,22 @@ class Given:
             self.inputs,
             self.paddable,
         )
+
+
+def _by_regime(shapes: dict[str, list[list[int]]]) -> dict[str, Any]:
+    """Shapes of inputs by the name of the shape, where names are given: ``prefill:ids=1,128``."""
+    # TensorFlow's names of inputs end in a colon and a number.
+    parts = {name: name.partition(":") for name in shapes}
+    named = {name for name, (_, _, rest) in parts.items() if rest and not rest.isdigit()}
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, given in shapes.items() if named else ():
+        regime, _, rest = parts[name]
+        if name not in named or not regime:
+            raise InputError(f"--shape {name}: name each shape, as prefill:{name}=..., or none")
+        if len(given) > 1:
+            raise InputError(f"--shape {name}: {name!r} is given twice")
+        found.setdefault(regime, {})[rest] = given[0]
+    return found or dict(shapes)
 
 
 def _sizes(text: str) -> list[int]:

@@ -35,15 +35,15 @@ def bare(tmp_path_factory):
     return path
 
 
-def library(bare, name, *paddable):
+def library(bare, name, *paddable, names=LENGTHS):
     functions = tuple(
         Function(
-            each,
+            regime,
             each,
             (Tensor("x", "float32", (1, length, 3)),),
             (Tensor("y", "float32", (1, length, 3)),),
         )
-        for each, length in LENGTHS.items()
+        for regime, (each, length) in zip(names, LENGTHS.items(), strict=True)
     )
     described = libraries.note(
         sha256=file_sha256(bare), functions=functions, limits={}, paddable=paddable
@@ -69,6 +69,14 @@ def test_the_given_shape_chooses_the_function(fixed, length, served_by):
     given = GIVEN[:, :length]
     np.testing.assert_array_equal(made.run(None, {"x": given})[0], 2 * given)
     assert made.served_by == served_by
+
+
+def test_shapes_have_the_names_that_were_given(bare):
+    made = InferenceSession(library(bare, "named", names=("prefill", "decode")))
+    assert made.shapes == {"prefill": {"x": (1, 8, 3)}, "decode": {"x": (1, 4, 3)}}
+    given = GIVEN[:, :4]
+    np.testing.assert_array_equal(made.run(None, {"x": given})[0], 2 * given)
+    assert made.served_by == "decode: x=1x4x3"
 
 
 def test_another_shape_is_refused_with_those_there_are(fixed):

@@ -25,6 +25,7 @@ def encoder():
         ({"x": [1, 3]}, None, [({"x": [1, 3]}, {})]),
         ({"x": [[1, 3], [2, 3]]}, None, [({"x": [1, 3]}, {}), ({"x": [2, 3]}, {})]),
         ([{"x": (1,)}, {"x": (2,)}], {"n": 4}, [({"x": [1]}, {"n": 4}), ({"x": [2]}, {"n": 4})]),
+        ({"a": {"x": [1]}, "b": {"x": [2]}}, None, [({"x": [1]}, {}), ({"x": [2]}, {})]),
         (None, {"n": [1, 2], "m": [5, 6]}, [({}, {"n": 1, "m": 5}), ({}, {"n": 2, "m": 6})]),
     ],
 )
@@ -37,6 +38,10 @@ def test_unequal_numbers_of_values_and_repeated_shapes_are_refused():
         sizes_of({"x": [[1], [2]]}, {"n": [1, 2, 3]})
     with pytest.raises(InputError, match="n=1 is given twice"):
         sizes_of(None, {"n": [1, 1]})
+    with pytest.raises(InputError, match="the shape x=1 is given twice"):
+        sizes_of({"a": {"x": [1]}, "b": {"x": [1]}}, None)
+    with pytest.raises(InputError, match="'x' have no name"):
+        sizes_of({"a": {"x": [1]}, "x": [1]}, None)
 
 
 def test_a_registration_holds_every_shape_the_largest_first(tmp_path):

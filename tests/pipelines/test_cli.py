@@ -93,6 +93,7 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
         (["run", "squeezenet", "--constant", "sr=1"], "shapes, constants and inputs belong to one"),
         (["run", "--shape", "x"], "--shape x: give whole numbers, as INPUT=1,3,224,224"),
         (["run", "--shape", "x=1,a"], "--shape x=1,a: give whole numbers"),
+        (["run", "--shape", "a:x=1", "--shape", "y=1"], "--shape y: name each shape, as prefill:y"),
         (["run", "--dimension", "n=1", "--dimension", "n=2"], "'n' is given twice"),
         (["add", "light:resnet51"], "no light model is called 'resnet51'"),
         (["add", "light:resnet50", "--name", "../x"], "model name '../x' is not plain"),
