@@ -174,7 +174,7 @@ def run(command: _Parser) -> None:
       fewtune run squeezenet resnet50 --all        every strategy, and their comparison
       fewtune run model.onnx --shape x=1,3,64,64   registers your model first
       fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value
-      fewtune run squeezenet --trials 32 --set share_schedules.top='5%'
+      fewtune run squeezenet --trials 32 --set share_schedules.least_gain=0.005
 
     Trials, budget and --set hold for this run and are recorded with its results; with
     --save they are written into params.yaml, for the models named or else for all.
@@ -195,7 +195,9 @@ def run(command: _Parser) -> None:
     every = "every strategy of params.yaml, and their comparison"
     which.add_argument("--all", action="store_true", help=every)
     command.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
-    command.add_argument("--budget", type=float, metavar="SECONDS", help="tune.budget_s")
+    command.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="seconds of tuning, and of sharing, at most"
+    )
     target = "fingerprint.target: auto, a kind such as cuda, or JSON"
     command.add_argument("--target", metavar="T", help=target)
     where = command.add_mutually_exclusive_group()

@@ -24,7 +24,7 @@ def run(model: str) -> None:
     try:
         skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
     except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
-        say(f"{model}: no finals in the model can be held: {last_line(fault)}")
+        say(f"{model}: contenders cannot be measured in the model: {last_line(fault)}")
     with whole_directory(places.tasks(model)) as directory:
         table = write_tasks(tasks, model, fingerprint.target, directory)
         if skeleton is not None:

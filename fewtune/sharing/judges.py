@@ -2,8 +2,7 @@
 
 The kernels before it decide where a kernel finds its data: in which core's cache, or in memory. A
 measurement of the kernel alone leaves them elsewhere. Of schedules that are near each other alone,
-the fastest in the model is often not the first, by up to a quarter of the kernel's time
-(`benchmarks/parts/in_model.py`). One run of the model measures a contender of every task.
+the fastest in the model is often not the first, by up to a quarter of the kernel's time. One run of the model measures a contender of every task.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A schedule may split another axis among the threads than the next kernel. Half o
 reads, or writes, is then in the other core's cache. The schedule's own time does not show it:
 SqueezeNet's classifier took 0.786 ms split along the filters and 0.825 along the rows, but the
 kernel that adds its bias took 0.114 and 0.048 ms after it. The scaling of 14x14 planes in DenseNet
-121 took 0.016 ms in one library and 0.159 in another under the same schedule (an EPYC). So finals
+121 took 0.016 ms in one library and 0.159 in another under the same schedule (an EPYC). So rounds
 add to a contender's time what the next kernels on its memory take beyond their usual time, unless
 that may be noise.
 """

@@ -39,7 +39,7 @@ _CONDITIONS = {
     "onnxruntime": "machine.versions.onnxruntime",
     "trials a task": "tune.trials_per_task",
     "budget s": "tune.budget_s",
-    "shared schedules": "share_schedules.top",
+    "contenders a round": "share_schedules.trials_per_task",
     "seed": "tune.seed",
 }
 _TAGS = {"measured": "measured", "disturbed": DISTURBED, "git commit": "git_commit"}
