@@ -103,7 +103,6 @@ def test_what_a_predictor_knows_is_not_searched(tmp_path):
     given = (tuned_tiny.fingerprint(), tuned_tiny.OPTIONS, tmp_path / "journals", tmp_path)
     report = tune(tuned_tiny.tasks(), known, *given)
     assert (report.tasks, report.trials, report.stopped_by) == ([], 0, "nothing_to_tune")
-    assert not (tmp_path / "journals").exists()
 
 
 def test_representatives_stand_for_their_clusters():
