@@ -298,26 +298,26 @@ BUDGETS = {
     "progress": 139,
     "report": 662,
     "research": 768,
-    "runtime": 1004,
+    "runtime": 1010,
     "schedule": 2157,
     "schedule_check": 587,
     "search": 654,
     "selection": 450,
-    "sharing": 868,
+    "sharing": 872,
     "similarity": 129,
     "steps": 292,
     "storage": 378,
     "task": 649,
     "timing": 427,
     "trial": 173,
-    "tuning": 1118,
+    "tuning": 1122,
     "tvm_compat": 368,
     "util": 279,
     "verify": 1389,
     "workers": 692,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4361, ("benchmarks",): 6511, ("tests",): 18242}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4363, ("benchmarks",): 6511, ("tests",): 18235}
 
 
 def code_lines(path: Path) -> int:

@@ -88,6 +88,8 @@ class KernelStore:
 
     def load(self, functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
         """A module of this process with some kernels, by their symbols."""
+        with suppress(subprocess.CalledProcessError):
+            return loaded({symbol: self.keep(each) for symbol, each in functions.items()})
         return loaded({symbol: self.keep(each) for symbol, each in functions.items()})
 
     def tidy(self) -> None:
@@ -185,5 +187,10 @@ def renamed(objects: Mapping[str, Path], scratch: Path) -> list[str]:
         copies.append(str(scratch / f"{place}.o"))
         names = f"{_EXPORTED}{_MAIN}={_EXPORTED}{symbol}"
         command = [_RENAMER, "--redefine-sym", names, str(path), copies[-1]]
-        subprocess.run(command, check=True, capture_output=True)
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except subprocess.CalledProcessError:
+            # It is damaged: whoever needs the kernel next builds it anew.
+            path.unlink(missing_ok=True)
+            raise
     return copies

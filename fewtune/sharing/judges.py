@@ -2,7 +2,8 @@
 
 The kernels before it decide where a kernel finds its data: in which core's cache, or in memory. A
 measurement of the kernel alone leaves them elsewhere. Of schedules that are near each other alone,
-the fastest in the model is often not the first, by up to a quarter of the kernel's time. One run of the model measures a contender of every task.
+the fastest in the model is often not the first, by up to a quarter of the kernel's time. One run of
+the model measures a contender of every task.
 """
 
 from __future__ import annotations
@@ -175,6 +176,11 @@ class InModel:
             if (failure := _failure(made[name, key])) is not None
         }
         able = {n: [key for key in keys[n] if (n, key) not in failures] for n in keys}
+        for name in [name for name, left in able.items() if not left]:
+            # The model needs a kernel at each place.
+            self._make(name, DEFAULT, None)
+            made[name, DEFAULT] = self._made[name, DEFAULT].result()
+            able[name] = [DEFAULT]
         samples = self._run(
             {
                 task.info.workload: [made[task.info.name, key] for key in able[task.info.name]]

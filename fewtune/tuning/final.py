@@ -52,6 +52,13 @@ class Final(NamedTuple):
         """What ``_asdict`` gave."""
         return Final(**values)
 
+    @property
+    def gain(self) -> float:
+        """The part of the first contender's time that is gained, by whoever did not choose."""
+        if len(self.medians_s) > 1:
+            return max(0.0, self.gain_s / self.time_s(0))
+        return 1 - self.time_s(self.chosen) / self.time_s(0)
+
     def time_s(self, place: int) -> float:
         """Seconds of all calls of a contender in one run: the mean of the processes' medians."""
         return statistics.mean(times_s[place] for times_s in self.medians_s)

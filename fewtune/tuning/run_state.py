@@ -116,11 +116,7 @@ class RunState:
             self.tasks[name].default = self.tasks[name].default or Trial(key, None, None)
         finals = {name: Final.from_json(each) for name, each in event["finals"].items()}
         for name, final in finals.items():
-            state = self.tasks[name]
-            times_s = [
-                final.time_s(place) / state.progress.weight for place in range(len(final.keys))
-            ]
-            state.take_final(final.keys, times_s, final.chosen)
+            self.tasks[name].take_final(final)
         before_s = sum(final.time_s(0) for final in finals.values()) + event["rest_s"]
         after_s = sum(final.time_s(final.chosen) for final in finals.values()) + event["rest_s"]
         if event["round"] == IN_MODEL and finals:

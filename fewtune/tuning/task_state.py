@@ -12,6 +12,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
+from fewtune.tuning.final import Final
 from fewtune.tuning.task_scheduler import TaskProgress
 
 
@@ -193,8 +194,10 @@ class TaskState:
         trusted = [self.start, self.default, *self._searched()]
         return any(each is not None and each.key == key for each in trusted)
 
-    def take_final(self, keys: list[str], times_s: list[float], chosen: int) -> None:
-        """Take in seconds of one call of schedules that were measured in turns."""
+    def take_final(self, final: Final) -> None:
+        """Take in schedules that were measured in turns."""
+        keys, chosen = final.keys, final.chosen
+        times_s = [final.time_s(place) / self.progress.weight for place in range(len(keys))]
         before_s = times_s[0]
         # The machine may have another pace now: what is compared was measured in turns with the
         # first of these.
@@ -208,7 +211,7 @@ class TaskState:
                 self.known[key] = Trial(key, [time_s], None)
                 self.earlier = [*self.earlier, self.known[key]]
         self.chosen = keys[chosen]
-        self.gains.append(1 - times_s[chosen] / before_s if before_s else 0.0)
+        self.gains.append(final.gain)
         self.progress.best_s.append(times_s[chosen])
 
     def failures(self) -> dict[str, int]:
