@@ -49,8 +49,6 @@ class Lowered(Generic[Found]):
     ----------
     module : IRModule
         Fused kernels without schedules.
-    executable : VMExecutable
-        The same kernels with default schedules.
     found
         The result of the check.
     simplified : LightModel
@@ -64,7 +62,6 @@ class Lowered(Generic[Found]):
     """
 
     module: tvm.IRModule
-    executable: relax.VMExecutable
     found: Found
     simplified: LightModel
     layout: Layout
@@ -165,9 +162,7 @@ class _Attempt(Generic[Found]):
         executable = _built(scheduled, here)
         at("the compiled kernels were running")
         found = self.check(CompiledModel(executable, here))
-        return Lowered(
-            lowered, executable, found, simplified, layout, winograd, padding, weight_bytes
-        )
+        return Lowered(lowered, found, simplified, layout, winograd, padding, weight_bytes)
 
 
 def _built(scheduled: tvm.IRModule, here: tvm.target.Target) -> relax.VMExecutable:
@@ -178,7 +173,8 @@ def _built(scheduled: tvm.IRModule, here: tvm.target.Target) -> relax.VMExecutab
     objects: dict[str, Path] = {}
     with linking(store, objects):
         executable = build_executable(scheduled, here, pipeline=LINKING)
-    executable.mod.import_module(loaded(objects))
+    if objects:
+        executable.mod.import_module(loaded(objects))
     return executable
 
 

@@ -53,7 +53,7 @@ def unoptimized_folding() -> Iterator[None]:
 def legalizers() -> dict[str, Callable[..., Any]]:
     """TVM's legalizers by operator.
 
-    Test: tests/tvm_compat/test_folding.py::test_after_a_fault_too_tvm_builds_as_before
+    Test: tests/tvm_compat/test_folding.py::test_only_calls_of_constants_are_legalized_to_be_folded
     """
     found = {}
     for name in map(str, tvm.ir.Op.list_op_names()):

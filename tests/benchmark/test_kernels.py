@@ -2,7 +2,13 @@
 
 import pytest
 
-from fewtune.artifacts import CompileReport, ImportReport, Prediction, TuneReport
+from fewtune.artifacts import (
+    CompileReport,
+    ImportReport,
+    Prediction,
+    PredictReport,
+    TuneReport,
+)
 from fewtune.benchmark.kernels import kernel_rows
 from fewtune.benchmark.result import StepResults
 from tests import tuned_tiny
@@ -13,6 +19,7 @@ def result(in_place: dict[str, int], set_aside: list[str], **sharing: object) ->
     return StepResults(
         ImportReport.read(tuned_tiny.imported()),
         tuned_tiny.tasks(),
+        PredictReport.read(tuned_tiny.predicted()),
         tuned_tiny.selection().model_copy(update={"set_aside": set_aside}),
         0.0,
         TuneReport.read(tuned_tiny.tuned()),
