@@ -289,7 +289,7 @@ BUDGETS = {
     "loose": 962,
     "machine": 622,
     "measure": 643,
-    "model": 3568,
+    "model": 3566,
     "model_check": 224,
     "prediction": 363,
     "onnx_graph": 4326,
@@ -303,7 +303,7 @@ BUDGETS = {
     "schedule_check": 587,
     "search": 654,
     "selection": 450,
-    "sharing": 872,
+    "sharing": 874,
     "similarity": 129,
     "steps": 292,
     "storage": 378,
@@ -317,7 +317,7 @@ BUDGETS = {
     "workers": 692,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4363, ("benchmarks",): 6511, ("tests",): 18235}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4363, ("benchmarks",): 6509, ("tests",): 18252}
 
 
 def code_lines(path: Path) -> int:

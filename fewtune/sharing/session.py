@@ -96,8 +96,10 @@ class Sharing(Session):
         return self.state.trials
 
     def is_done(self) -> bool:
-        """Whether the journal is of a session that ended."""
-        return self.state.stopped_by is not None
+        """Whether the journal is of a session that ended under this budget."""
+        budget_s = self.options.budget_s
+        has_more = budget_s is None or self.elapsed_s < budget_s
+        return self.state.stopped_by not in (None, *(["budget"] if has_more else []))
 
     def conclude(self) -> None:
         """Serve the other shapes of the model."""
