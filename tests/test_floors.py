@@ -303,7 +303,7 @@ BUDGETS = {
     "schedule_check": 587,
     "search": 654,
     "selection": 450,
-    "sharing": 874,
+    "sharing": 875,
     "similarity": 129,
     "steps": 292,
     "storage": 378,

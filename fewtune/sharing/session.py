@@ -31,8 +31,9 @@ from fewtune.tuning.run_state import IN_MODEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 
-# Contenders of a round: more would wait long for the first gain.
-_MOST_A_ROUND = 32
+# Contenders of a round: more would wait long for the first gain. A round itself takes a second, so
+# its tasks together have to promise this part of the model's time.
+_MOST_A_ROUND, _A_ROUND = 32, 0.006
 # Schedules of a donor that are offered, and how much slower a tuned one may be than the fastest
 # alone to take part.
 _DONATED, _NEAR = 8, 1.2
@@ -147,10 +148,11 @@ class Sharing(Session):
         spreads |= {name: min(spreads.get(name, 0.0), _SEARCHED) for name in self.share_job.tuned}
         promised = promises(states, spreads, self.job_rates(states))
         order = sorted(states, key=lambda s: (-promised[s.task.info.name], s.task.info.name))
-        room, found = _MOST_A_ROUND, []
+        least = self.share_job.options.least_gain
+        whole = sum(promise for promise in promised.values() if promise >= least)
+        room, found = _MOST_A_ROUND if whole >= min(_A_ROUND, 3 * least) else 0, []
         for state in order:
-            name = state.task.info.name
-            is_worth_it = promised[name] >= self.share_job.options.least_gain and room > 0
+            is_worth_it = promised[state.task.info.name] >= least and room > 0
             found.append(self._entered(state, is_worth_it))
             room -= len(found[-1].entry.keys) - 1
         return found
