@@ -163,7 +163,7 @@ class ShareOptions(BaseModel):
         default=None, gt=0, description="wall-clock seconds after which no round begins"
     )
     least_gain: float = Field(
-        default=0.002,
+        default=0.001,
         gt=0,
         lt=1,
         description="a task gets contenders while they promise this part of the model's latency",

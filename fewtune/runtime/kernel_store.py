@@ -95,9 +95,11 @@ class KernelStore:
     def tidy(self) -> None:
         """Remove the oldest kernels if there are too many."""
         with suppress(OSError):
-            kept = sorted(_folder().rglob("*.o"), key=lambda path: path.stat().st_mtime)
-            for path in kept[: len(kept) // 2] if len(kept) > _MOST_KEPT else ():
-                path.unlink(missing_ok=True)
+            kept = list(_folder().rglob("*.o"))
+            if len(kept) > _MOST_KEPT:
+                kept.sort(key=lambda path: path.stat().st_mtime)
+                for path in kept[: len(kept) // 2]:
+                    path.unlink(missing_ok=True)
 
 
 def _folder() -> Path:
