@@ -298,7 +298,7 @@ BUDGETS = {
     "progress": 139,
     "report": 662,
     "research": 768,
-    "runtime": 1010,
+    "runtime": 1012,
     "schedule": 2157,
     "schedule_check": 587,
     "search": 654,
