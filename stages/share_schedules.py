@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fewtune.artifacts import Fingerprint, Selection
+from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
 from fewtune.measure.device import device_of
-from fewtune.sharing.share import share_schedules
+from fewtune.sharing.share import share_schedules, take_predicted
 from fewtune.stages.command import journalled, main, say
 from fewtune.stages.params import load_section
 from fewtune.stages.paths import Places
 from fewtune.task.extract import read_tasks
+from fewtune.util.files import whole_directory
 
 
 def run(model: str, strategy: str) -> None:
@@ -18,12 +19,20 @@ def run(model: str, strategy: str) -> None:
     options = load_section("share_schedules", model=model)
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
-    output = places.shared(model, strategy)
+    selection, output = (
+        Selection.read(places.selected(model, strategy)),
+        places.shared(model, strategy),
+    )
+    predicted = places.predicted(model, strategy)
+    if TuneReport.read(places.tuned(model, strategy)).is_predicted:
+        with whole_directory(output) as directory:
+            _say_result(model, strategy, take_predicted(selection, predicted, directory))
+        return
     with journalled(fingerprint, "share_schedules", model, strategy, output) as kept:
         report = share_schedules(
             read_tasks(places.tasks(model)),
-            Selection.read(places.selected(model, strategy)),
-            places.predicted(model, strategy),
+            selection,
+            predicted,
             places.tuned(model, strategy),
             fingerprint,
             options,
@@ -32,6 +41,10 @@ def run(model: str, strategy: str) -> None:
             model_directory=places.tasks(model),
             run=device_of(fingerprint).runner,
         )
+    _say_result(model, strategy, report)
+
+
+def _say_result(model: str, strategy: str, report: ShareReport) -> None:
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no task"
     say(f"{model} ({strategy}): {ended}; {report.trials} trials in {report.sharing_s:.1f} s")

@@ -125,8 +125,6 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     by_name = {task.info.name: task for task in tasks}
     tuned = TuneReport.read(tune_directory)
     predicted = PredictReport.read(predict_directory)
-    if tuned.is_predicted:
-        return _as_predicted(selection, predicted, predict_directory, directory)
     require_own(tune_directory, fingerprint)
     if not LogInfo.read(tune_directory).checked:
         raise InputError(
@@ -188,11 +186,10 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     return report
 
 
-def _as_predicted(
-    selection: Selection, predicted: PredictReport, source: Path, directory: Path
-) -> ShareReport:
-    """The result of a strategy that measures nothing: what was predicted."""
-    for file in source.iterdir():
+def take_predicted(selection: Selection, predict_directory: Path, directory: Path) -> ShareReport:
+    """Write the result of a strategy that measures nothing: what was predicted."""
+    predicted = PredictReport.read(predict_directory)
+    for file in predict_directory.iterdir():
         if file.is_file() and file.name != PredictReport.file_name:
             shutil.copyfile(file, directory / file.name)
     Curve(points=[]).write(directory)

@@ -23,6 +23,7 @@ from fewtune.artifacts import (
     Selection,
     SelectionTiming,
     TaskTable,
+    TuneReport,
 )
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
@@ -39,7 +40,7 @@ from fewtune.model.import_options import ImportOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
-from fewtune.sharing.share import share_schedules
+from fewtune.sharing.share import share_schedules, take_predicted
 from fewtune.task.extract import extract_tasks, read_tasks, write_tasks
 from fewtune.tuning.tune import empty_report
 from fewtune.tuning.tune import tune as tune_tasks
@@ -259,11 +260,14 @@ def _tune(run: Run, scratch: Path) -> None:
 
 @_step("share_schedules", "share", "fingerprint build_bank extract_tasks predict select_tasks tune")
 def _share(run: Run, scratch: Path) -> None:
-    tasks = run.place("extract_tasks")
+    tasks, selection = run.place("extract_tasks"), Selection.read(run.place("select_tasks"))
+    if TuneReport.read(run.place("tune")).is_predicted:
+        take_predicted(selection, run.place("predict"), scratch)
+        return
     with run.measuring("share schedules of", by_fleet=True):
         share_schedules(
             read_tasks(tasks),
-            Selection.read(run.place("select_tasks")),
+            selection,
             run.place("predict"),
             run.place("tune"),
             run.fingerprint,
