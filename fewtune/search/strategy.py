@@ -115,8 +115,8 @@ class Explorer:
         return self.options.informed_start and self.prior.informed
 
     def begin_from(self, points: Iterable[Point]) -> None:
-        """Measure these points first: the best of an earlier run."""
-        self._first.extend(points)
+        """Measure these points first, such as the best of an earlier run; no others given before."""
+        self._first = list(points)
 
     def next_batch(self, count: int) -> list[Proposal]:
         """The next batch, at most ``count``; empty when the space is used up."""
