@@ -489,7 +489,7 @@ class TunedTask(_Timed):
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
-RoundName = Literal["prediction", "in the model", "alone", "other shapes"]
+RoundName = Literal["in the model", "alone", "other shapes"]
 
 
 class TuneReport(Artifact):
@@ -525,7 +525,7 @@ class TuneReport(Artifact):
 
 # Known: the bank holds the same task; its schedule is taken with its time there.
 # Predicted: the schedule that the predictor rates best, not measured.
-ShareStatus = Literal["shared", "drawn", "searched", "default", "known", "predicted"]
+ShareStatus = Literal["shared", "searched", "default", "known", "predicted"]
 
 
 class SharedTask(_Timed):
@@ -536,11 +536,7 @@ class SharedTask(_Timed):
     donors: list[str]
     # Whose schedule won, if shared or known.
     donor: str | None
-    # Rank of that schedule at its donor, 1 is best.
-    donor_rank: int | None
     status: ShareStatus
-    # Schedules that the donors had to give.
-    offered: int
     valid: int
     # Candidates measured.
     trials: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fewtune.compile.compile_apart import CompileJob, compile_apart
+from fewtune.compile.compile_apart import compile_apart
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.stages.command import main, say
+from fewtune.stages.compile import job_of
 from fewtune.stages.params import load_section
 from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
@@ -14,7 +15,7 @@ from fewtune.util.files import whole_directory
 
 def run(model: str, strategy: str) -> None:
     """Predict, build and check schedules; compile the first library and verify it."""
-    options, of_compile = load_section("predict", model=model), load_section("compile", model=model)
+    options = load_section("predict", model=model)
     places = Places()
     with whole_directory(places.predicted(model, strategy)) as directory:
         job = PredictJob(
@@ -27,20 +28,9 @@ def run(model: str, strategy: str) -> None:
             bank=places.bank(strategy),
         )
         report = predict_apart(job)
-        (directory / FIRST_LIBRARY).mkdir()
-        compiled = compile_apart(
-            CompileJob(
-                imported=places.imported(model),
-                tasks=places.tasks(model),
-                shared=directory,
-                fingerprint=places.fingerprint,
-                options=of_compile,
-                directory=directory / FIRST_LIBRARY,
-                model=model,
-                strategy=strategy,
-            ),
-            say,
-        )
+        library = directory / FIRST_LIBRARY
+        library.mkdir()
+        compiled = compile_apart(job_of(model, strategy, directory, library), say)
     counts = Counter(line.status for line in report.tasks)
     say(
         f"{model} ({strategy}): "

@@ -286,7 +286,7 @@ BUDGETS = {
     "compile": 1024,
     "deploy": 932,
     "fleet": 508,
-    "loose": 962,
+    "loose": 960,
     "machine": 622,
     "measure": 643,
     "model": 3566,
@@ -303,9 +303,9 @@ BUDGETS = {
     "schedule_check": 587,
     "search": 654,
     "selection": 450,
-    "sharing": 875,
+    "sharing": 860,
     "similarity": 129,
-    "steps": 292,
+    "steps": 296,
     "storage": 378,
     "task": 649,
     "timing": 427,
@@ -314,10 +314,10 @@ BUDGETS = {
     "tvm_compat": 368,
     "util": 279,
     "verify": 1389,
-    "workers": 692,
+    "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4363, ("benchmarks",): 6509, ("tests",): 18252}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 6509, ("tests",): 18247}
 
 
 def code_lines(path: Path) -> int:

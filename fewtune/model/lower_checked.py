@@ -167,9 +167,9 @@ class _Attempt(Generic[Found]):
 
 def _built(scheduled: tvm.IRModule, here: tvm.target.Target) -> relax.VMExecutable:
     """A model that can be run here; its kernels are kept, as checks of schedules need them."""
-    store = KernelStore.of(here) if calls_fit(scheduled) else None
-    if store is None:
-        return build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
+    fits = calls_fit(scheduled)
+    if not fits or (store := KernelStore.of(here)) is None:
+        return build_executable(scheduled, here, has_asserts=not fits)
     objects: dict[str, Path] = {}
     with linking(store, objects):
         executable = build_executable(scheduled, here, pipeline=LINKING)

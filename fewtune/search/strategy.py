@@ -115,7 +115,7 @@ class Explorer:
         return self.options.informed_start and self.prior.informed
 
     def begin_from(self, points: Iterable[Point]) -> None:
-        """Measure these points first, such as the best of an earlier run; no others given before."""
+        """Measure these points first, in place of others that were given: an earlier run's best."""
         self._first = list(points)
 
     def next_batch(self, count: int) -> list[Proposal]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fewtune.tuning.task_state import TaskState
 
@@ -15,20 +15,18 @@ _LEFT, _LEFT_WITHOUT_GAIN = 0.7, 0.35
 _REACHABLE = 0.5
 
 
-def promises(
-    states: Iterable[TaskState], spreads: Mapping[str, float], fastest: Mapping[str, float]
-) -> dict[str, float]:
+def promises(states: Sequence[TaskState], spreads: Mapping[str, float]) -> dict[str, float]:
     """By task, the part of the model's time that its next contenders are expected to save.
 
     Parameters
     ----------
-    states : iterable of TaskState
+    states : sequence of TaskState
     spreads : mapping of float
         By task, the part of its time that another schedule may save, before anything is measured.
-    fastest : mapping of float
-        By kind of task, the highest measured throughput.
     """
-    states = list(states)
+    fastest: dict[str, float] = {}
+    for each in (state.progress for state in states):
+        fastest[each.kind] = max(fastest.get(each.kind, 0.0), each.throughput)
     whole_s = sum(s.progress.share_s for s in states if s.progress.current_s != math.inf)
     found = {}
     for state in states:

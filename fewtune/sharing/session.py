@@ -146,7 +146,7 @@ class Sharing(Session):
         """What every task enters: those that promise most have contenders."""
         spreads = {name: start.spread for name, start in self.share_job.starts.items()}
         spreads |= {name: min(spreads.get(name, 0.0), _SEARCHED) for name in self.share_job.tuned}
-        promised = promises(states, spreads, self.job_rates(states))
+        promised = promises(states, spreads)
         order = sorted(states, key=lambda s: (-promised[s.task.info.name], s.task.info.name))
         least = self.share_job.options.least_gain
         whole = sum(promise for promise in promised.values() if promise >= least)
@@ -156,14 +156,6 @@ class Sharing(Session):
             found.append(self._entered(state, is_worth_it))
             room -= len(found[-1].entry.keys) - 1
         return found
-
-    def job_rates(self, states: list[TaskState]) -> dict[str, float]:
-        """Highest measured throughput by kind of task."""
-        fastest: dict[str, float] = {}
-        for state in states:
-            kind, rate = state.progress.kind, state.progress.throughput
-            fastest[kind] = max(fastest.get(kind, 0.0), rate)
-        return fastest
 
     def _entered(self, state: TaskState, is_worth_it: bool) -> Chosen:
         """The incumbent of a task, and its contenders if it is worth it."""
@@ -338,10 +330,10 @@ class Sharing(Session):
             state = self.state.tasks[name]
             if not state.crashed and not state.progress.finished:
                 self.announce(state)
-                yield self.searches.space_of(state), _spread(prior.trials)
+                yield self.searches.space_of(state), _sample(prior.trials)
 
 
-def _spread(trials: list[Trial]) -> list[Trial]:
+def _sample(trials: list[Trial]) -> list[Trial]:
     """A sample of trials, given fastest first: half the fastest, half spread over the rest."""
     if len(trials) <= _TAUGHT:
         return trials

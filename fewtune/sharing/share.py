@@ -54,8 +54,6 @@ _RULES = {
     "alone": "the same, each task's contenders in turns by themselves",
     "other shapes": "each task of another shape measures the schedule that the largest shape's "
     "task like it has now, moved to its own extents",
-    "prediction": "each task takes the schedule that is rated best, or the bank's where that holds "
-    "this very task; nothing is measured",
 }
 
 
@@ -199,9 +197,7 @@ def take_predicted(selection: Selection, predict_directory: Path, directory: Pat
             task=line.task,
             donors=[],
             donor=line.origin if line.status == "known" else None,
-            donor_rank=1 if line.status == "known" else None,
             status=status.get(line.status, "default"),
-            offered=0,
             valid=0,
             trials=0,
             failures={},
@@ -370,9 +366,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         task=name,
         donors=donors,
         donor=donor,
-        donor_rank=None,
         status=status,
-        offered=len(origins),
         valid=sum(1 for trial in known.trials if trial.run_s),
         trials=len(known.trials),
         default_ms=_ms(default_s),

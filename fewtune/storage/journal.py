@@ -32,7 +32,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 
 
-class Final(BaseModel):
+class FinalEntry(BaseModel):
     """Which of a task's schedules was the fastest in turns."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -43,7 +43,7 @@ class Final(BaseModel):
     gain_s: FiniteFloat
 
     @model_validator(mode="after")
-    def _chose_one(self) -> Final:
+    def _chose_one(self) -> FinalEntry:
         lengths = {len(self.keys), *map(len, self.medians_s)}
         if self.chosen >= len(self.keys) or len(lengths) != 1 or not self.medians_s:
             raise ValueError("no such schedule took part")
@@ -64,7 +64,7 @@ class Event(BaseModel):
     trial: TrialEntry | None = None
     trials: list[TrialEntry] = []
     round: str = ""
-    finals: dict[str, Final] = {}
+    finals: dict[str, FinalEntry] = {}
     by_task: dict[str, list[TrialEntry]] = {}
     donors: dict[str, list[str | None]] = {}
     defaults: dict[str, str] = {}

@@ -16,7 +16,7 @@ import tvm_ffi
 from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.analysis import call_counts, kernel_calls, model_functions
-from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.tvm_compat.values import is_constant
 
 FREE = "layout_free_buffers"
@@ -134,7 +134,7 @@ def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     left = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-    if PREPROC not in tvm.ir.save_json(module):
+    if not layout_blocks(module):
         return left
     # TVM leaves the block's loops, which do nothing.
     tirx, nothing, body = tvm.tirx, tvm.tirx.Evaluate, left["main"].body

@@ -11,7 +11,6 @@ from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.storage.database import replay
-from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import without_layout_block
 from fewtune.trial.trial import Trial
 
@@ -85,8 +84,7 @@ class KernelMaker:
             with without_checks():
                 built = compiled(module, self._target)
             code = getattr(built, "jit", lambda: built)()
-            blocks = scheduled if PREPROC in tvm.ir.save_json(scheduled) else None
-            fault = self._checker.check(code, shapes, blocks, wanted).fault
+            fault = self._checker.check(code, shapes, scheduled, wanted).fault
         if fault or self._store is None:
             return Made(None, shapes, fault)
         return Made(self._store.keep(function, built), shapes)

@@ -8,14 +8,14 @@ from unittest import mock
 import psutil
 import pytest
 
-from fewtune.artifacts import LogInfo, PredictReport, ShareReport, TuneReport
+from fewtune.artifacts import LogInfo, PredictReport, TuneReport
 from fewtune.bank.build import build_bank
 from fewtune.bank.options import BankOptions
 from fewtune.bank.report import BankReport
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
-from fewtune.options import ShareOptions, TuneOptions
+from fewtune.options import TuneOptions
 from fewtune.prediction.options import PredictOptions
 from fewtune.prediction.predict import Chosen, choose_schedules
 from fewtune.prediction.predict_apart import lots, predict_apart
@@ -23,6 +23,7 @@ from fewtune.runtime.tvm import set_threads, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
+from fewtune.sharing.share import take_predicted
 from fewtune.storage.database import RECORDS, best_trials, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from fewtune.tuning.tune import empty_report
@@ -194,13 +195,8 @@ def test_a_strategy_that_predicts_measures_nothing(tmp_path):
     (tmp_path / "tune").mkdir()
     empty_report(selection, tuned_tiny.fingerprint(), options, tmp_path / "tune")
     assert TuneReport.read(tmp_path / "tune").is_predicted
-    report: ShareReport = tuned_tiny.share(
-        tmp_path / "share",
-        tmp_path / "journals",
-        ShareOptions(),
-        selection=selection,
-        tune_directory=tmp_path / "tune",
-    )
+    (tmp_path / "share").mkdir()
+    report = take_predicted(selection, tuned_tiny.predicted(), tmp_path / "share")
     assert not (tmp_path / "journals").exists()
     assert (report.trials, report.stopped_by) == (0, "predicted")
     ours, theirs = (read_database(each) for each in (tmp_path / "share", tuned_tiny.predicted()))

@@ -19,8 +19,7 @@ def state(name: str, time_s: float | None = None, *gains: float) -> TaskState:
 
 def promised(*states: TaskState, spread: float = 0.1) -> dict[str, float]:
     names = [each.task.info.name for each in states]
-    fastest = {each.progress.kind: 1.0 for each in states}
-    return promises(states, dict.fromkeys(names, spread), fastest)
+    return promises(states, dict.fromkeys(names, spread))
 
 
 def test_a_known_task_that_is_slow_comes_before_one_that_is_fast():
@@ -33,9 +32,9 @@ def test_before_anything_is_measured_share_and_doubt_decide():
     first, second = state("first"), state("second")
     second.task = made_task("second")
     doubts = {"first": 0.1, "second": 0.5}
-    assert promises([first, second], doubts, {}) == {"first": 0.05, "second": 0.25}
+    assert promises([first, second], doubts) == {"first": 0.05, "second": 0.25}
     # What nobody knows to be better, or worse, promises nothing.
-    assert promises([first], {}, {}) == {"first": 0.0}
+    assert promises([first], {}) == {"first": 0.0}
 
 
 def test_rounds_without_a_gain_end_it_and_a_gain_goes_on():
