@@ -294,7 +294,7 @@ BUDGETS = {
     "prediction": 363,
     "onnx_graph": 4326,
     "predictor": 790,
-    "process": 815,
+    "process": 818,
     "progress": 139,
     "report": 662,
     "research": 768,
@@ -317,7 +317,7 @@ BUDGETS = {
     "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000, of benchmarks to 5,500.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 6509, ("tests",): 18247}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 6509, ("tests",): 18260}
 
 
 def code_lines(path: Path) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import sys
 
@@ -25,7 +26,7 @@ _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 def child_python() -> str:
     """The program to run modules with, ``sys.executable`` unless the environment names another."""
-    return os.environ.get(CHILD_PYTHON) or sys.executable
+    return shutil.which(os.environ.get(CHILD_PYTHON, "")) or sys.executable
 
 
 def is_child_of(parent: int) -> bool:

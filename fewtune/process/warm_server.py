@@ -137,6 +137,8 @@ class _Server:
 
     def _asked(self, child: _Child) -> None:
         """Handle a signal to be passed on, or the end of the child's caller."""
+        if child.pid not in self._children:
+            return  # it ended in the same moment
         try:
             number = child.connection.recv(1)
         except OSError:

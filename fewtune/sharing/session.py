@@ -46,7 +46,7 @@ _TAUGHT = 48
 _DOUBTFUL = 0.3
 
 
-class Chosen(NamedTuple):
+class Entrant(NamedTuple):
     """What a task enters in a round, and where its proposals come from."""
 
     entry: Entry
@@ -129,7 +129,7 @@ class Sharing(Session):
             self._judge(chosen)
             self._longest_batch_s = max(self._longest_batch_s, self.elapsed_s - began_s)
 
-    def _judge(self, chosen: list[Chosen]) -> None:
+    def _judge(self, chosen: list[Entrant]) -> None:
         """Measure in the model, or alone where that cannot be done or fails."""
         if self._in_model is not None and not self.state.note:
             try:
@@ -142,7 +142,7 @@ class Sharing(Session):
         contested = [each for each in chosen if len(each.entry.keys) > 1]
         self._hold(contested, self._alone, "alone")
 
-    def _chosen(self, states: list[TaskState]) -> list[Chosen]:
+    def _chosen(self, states: list[TaskState]) -> list[Entrant]:
         """What every task enters: those that promise most have contenders."""
         spreads = {name: start.spread for name, start in self.share_job.starts.items()}
         spreads |= {name: min(spreads.get(name, 0.0), _SEARCHED) for name in self.share_job.tuned}
@@ -157,7 +157,7 @@ class Sharing(Session):
             room -= len(found[-1].entry.keys) - 1
         return found
 
-    def _entered(self, state: TaskState, is_worth_it: bool) -> Chosen:
+    def _entered(self, state: TaskState, is_worth_it: bool) -> Entrant:
         """The incumbent of a task, and its contenders if it is worth it."""
         self.announce(state)
         with self.measurer.phases.timed("search_s"):
@@ -178,7 +178,7 @@ class Sharing(Session):
             if self._in_model is not None and not self.state.note:
                 for key in keys:
                     self._in_model.offer(state, key)
-        return Chosen(Entry(state, keys), proposals, donors)
+        return Entrant(Entry(state, keys), proposals, donors)
 
     def _spread(self, state: TaskState) -> float:
         start = self.share_job.starts.get(state.task.info.name)
@@ -227,7 +227,7 @@ class Sharing(Session):
         best = [each for each in state.ranked() if each.key != state.default_key]
         return [donation_of(state.task.mod, each.trace) for each in best[:_DONATED]]
 
-    def _of_twin(self, state: TaskState) -> Chosen:
+    def _of_twin(self, state: TaskState) -> Entrant:
         """A task of another shape: what the largest shape's task like it has, and its start."""
         (twin,) = self.share_job.takers[state.task.info.name]
         self.announce(state)
@@ -241,9 +241,9 @@ class Sharing(Session):
                 continue
         keys = [] if state.start is None else [state.start.key]
         keys += [each.key for each in proposals]
-        return Chosen(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))
+        return Entrant(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))
 
-    def _hold(self, chosen: list[Chosen], judge: Judge, name: str) -> None:
+    def _hold(self, chosen: list[Entrant], judge: Judge, name: str) -> None:
         """Measure a round, note it, and learn from it."""
         self.progress.say(self._text(chosen, name))
         # A round may take long, so all earlier measurements are handed over first.
@@ -279,11 +279,11 @@ class Sharing(Session):
         for each in chosen[:1]:
             self.show(each.entry.state, phase="share")
 
-    def _text(self, chosen: list[Chosen], name: str) -> str:
+    def _text(self, chosen: list[Entrant], name: str) -> str:
         contested = [len(each.entry.keys) for each in chosen if len(each.entry.keys) > 1]
         return f"{sum(contested)} schedules of {len(contested)} tasks take turns ({name})"
 
-    def _trials(self, chosen: Chosen, judged: Judged) -> list[dict[str, Any]]:
+    def _trials(self, chosen: Entrant, judged: Judged) -> list[dict[str, Any]]:
         """The proposals of a task as trials."""
         task, found = chosen.entry.state.task.info, []
         final = judged.finals.get(task.name)
@@ -297,7 +297,7 @@ class Sharing(Session):
             found.append(Trial.measured(proposal.key, outcome).as_json())
         return found
 
-    def _learn(self, chosen: Chosen) -> None:
+    def _learn(self, chosen: Entrant) -> None:
         """Let the search of a task, and by it the predictor, learn from a round."""
         state, proposals = chosen.entry.state, chosen.proposals
         if not proposals or not self.share_job.proposes:

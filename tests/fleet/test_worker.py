@@ -12,8 +12,6 @@ from fewtune.fleet import worker
 from fewtune.fleet.worker import Answer, carry_out, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
-from fewtune.process import warm_python
-from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.tuning.child_process import MeasuringJob, packed
 from fewtune.tuning.job import Work
 from fewtune.tuning.tune import TuneWork
@@ -28,9 +26,6 @@ def lock_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LOCK_FOLDER, str(folder))
-        # A warm process of an earlier test may end at any time.
-        for name in (CHILD_PYTHON, warm_python.SOCKET, warm_python.PYTHON):
-            patch.delenv(name, raising=False)
         yield folder
     while sessions:
         sessions.popitem()[1].kill()

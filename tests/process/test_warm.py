@@ -83,6 +83,27 @@ def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path):
     assert (code, errors) == (-signal.SIGINT, b"")
 
 
+def test_it_outlives_a_process_and_a_caller_that_end_in_one_moment(warm):
+    asked, pid = start(warm)
+    server = psutil.Process(pid).parent()
+    server.suspend()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    asked.kill()
+    asked.wait(10)
+    server.resume()
+    subprocess.run([child_python(), "-m", "probe", "well"], cwd=warm, check=True)
+    assert server.is_running()
+    assert child_python() != sys.executable
+
+
+def test_python_itself_does_what_an_ended_warm_process_no_longer_does(warm):
+    asked, pid = start(warm)
+    psutil.Process(pid).parent().send_signal(signal.SIGHUP)
+    asked.wait(10)
+    until(lambda: child_python() == sys.executable)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
     asked, pid = start(warm)
