@@ -27,11 +27,6 @@ from fewtune.util.files import canonical_json, write_text
 MAIN = "main"
 
 
-def _without_empty(values: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The fields of an artifact without some that are empty, as earlier versions wrote them."""
-    return {key: value for key, value in values.items() if key not in names or value}
-
-
 class Part(BaseModel):
     """A piece of an artifact; files of other versions may have further fields."""
 
@@ -128,15 +123,6 @@ class Fingerprint(Artifact):
     def prepares_caches(self) -> bool:
         """Whether caches are prepared before a call: not on a GPU, and not on a board."""
         return json.loads(self.target)["kind"] == "llvm" and not self.at.startswith("rpc://")
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields with default values, as in files of earlier versions."""
-        values = dump(self)
-        for name in ("at", "cross_compiler"):
-            if not values.get(name):
-                values.pop(name, None)
-        return values
 
 
 class LogInfo(Artifact):
@@ -265,11 +251,6 @@ class ImportReport(Artifact):
     functions: list[ShapeFunction] = []
     paddable: list[PaddableDimension] = []
 
-    @model_serializer(mode="wrap")
-    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the lists of a model with one shape."""
-        return _without_empty(dump(self), "functions", "paddable")
-
     def all_functions(self) -> list[ShapeFunction]:
         """Every shape's function; of one shape, that one."""
         only = ShapeFunction(function=MAIN, inputs=self.inputs, outputs=self.outputs)
@@ -312,11 +293,6 @@ class TaskInfo(Part):
     share: float
     # Calls by function, in a model of several shapes; ``weight`` are those of the largest shape.
     calls: dict[str, int] = {}
-
-    @model_serializer(mode="wrap")
-    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the calls of a model with one shape."""
-        return _without_empty(dump(self), "calls")
 
     @property
     def is_of_other_shape(self) -> bool:
@@ -421,11 +397,6 @@ class Selection(Artifact):
     twins: dict[str, str] = {}
     # What was done otherwise than asked for.
     note: str = ""
-
-    @model_serializer(mode="wrap")
-    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the twins of a model with one shape."""
-        return _without_empty(dump(self), "twins")
 
     @property
     def unknown(self) -> list[str]:
@@ -833,11 +804,6 @@ class BenchmarkReport(Artifact):
     # What disturbed the measurement, although it was repeated; empty if nothing did.
     disturbed: str = ""
     conditions: Conditions
-
-    @model_serializer(mode="wrap")
-    def _of_one_shape(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the table of a model with one shape."""
-        return _without_empty(dump(self), "shapes")
 
     @property
     def peak_pct(self) -> float | None:

@@ -281,12 +281,12 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # Code lines that each room of the library may have: without comments, docstrings and blank lines.
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
-    "bank": 406,
+    "bank": 340,
     "benchmark": 1065,
-    "compile": 1024,
+    "compile": 1023,
     "deploy": 932,
     "fleet": 508,
-    "loose": 960,
+    "loose": 920,
     "machine": 622,
     "measure": 643,
     "model": 3566,
@@ -296,9 +296,9 @@ BUDGETS = {
     "predictor": 790,
     "process": 818,
     "progress": 139,
-    "report": 662,
+    "report": 644,
     "research": 768,
-    "runtime": 1012,
+    "runtime": 973,
     "schedule": 2157,
     "schedule_check": 587,
     "search": 654,

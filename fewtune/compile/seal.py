@@ -7,8 +7,7 @@ from pathlib import Path
 import fewtune
 from fewtune.artifacts import Fingerprint, ImportReport, TensorSpec
 from fewtune.deploy.note import Function, Note, Paddable, Tensor, tail
-from fewtune.runtime.host_features import needed_extensions
-from fewtune.runtime.target import architecture, target_from_json
+from fewtune.runtime.target import architecture, needed_extensions, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.util.files import file_sha256
 from fewtune.verify.comparison import Difference

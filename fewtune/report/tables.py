@@ -242,27 +242,6 @@ def comparison_table(comparisons: Sequence[Comparison], wide: bool = True) -> Ta
     return table if wide else table.first(NARROW)
 
 
-def comparison_columns(comparisons: Sequence[Comparison]) -> dict[str, list[Any]]:
-    """The figures of `comparison_table` as numbers, with units in the columns' names."""
-    names = (
-        "full_tuning_s",
-        "full_latency_ms",
-        "selective_tuning_s",
-        "selective_latency_ms",
-        "used_time_pct",
-        "achieved_perf_pct",
-        "onnxruntime_latency_ms",
-        "openvino_latency_ms",
-        "untuned_latency_ms",
-    )
-    columns: dict[str, list[Any]] = {"model": [each.model for each in comparisons]}
-    for name in names:
-        columns[name] = [getattr(each, name) for each in comparisons]
-    columns["times_onnxruntime"] = [each.speedup_over_onnxruntime for each in comparisons]
-    columns["times_openvino"] = [each.speedup_over_openvino for each in comparisons]
-    return columns
-
-
 MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst")
 
 

@@ -1,4 +1,9 @@
-"""Targets: what a user names, made complete, and as JSON."""
+"""Targets: what a user names, made complete, and as JSON.
+
+LLVM names a CPU by its model number. A virtual machine may show another model's number (LLVM takes
+a Xeon with AVX-512 BF16 for a Rocket Lake), or hide instructions of the model: code that uses these
+would end in an illegal instruction. The kernel lists what can run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import json
 import platform
 from typing import TYPE_CHECKING, Any
 
+from fewtune.deploy.note import cpu_flags, lacking_here
 from fewtune.errors import InputError, MachineError, last_line
 
 if TYPE_CHECKING:
@@ -17,6 +23,15 @@ GPU_LIMITS = {
     "max_shared_memory_per_block": 49152,
     "max_threads_per_block": 1024,
     "thread_warp_size": 32,
+}
+_X86 = (
+    "avx avx2 fma f16c avx_vnni avx512f avx512bw avx512cd avx512dq avx512vl avx512ifma avx512vbmi "
+    "avx512_vbmi2 avx512_bitalg avx512_vpopcntdq avx512_vnni avx512_bf16 avx512_fp16"
+)
+# By the key of the kernel's list: LLVM's name of an extension, and the kernel's.
+_EXTENSIONS = {
+    "flags": {flag.replace("_", ""): flag for flag in _X86.split()},
+    "Features": {"dotprod": "asimddp", "fullfp16": "asimdhp", "i8mm": "i8mm", "bf16": "bf16"},
 }
 
 
@@ -65,7 +80,6 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
 
 def _config(text: str, threads: int, elsewhere: bool) -> Any:
     """The target as TVM takes it; what is not said of a CPU is as on this machine."""
-    from fewtune.runtime.host_features import unlike_its_name
     from fewtune.runtime.tvm import tvm
 
     host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
@@ -96,9 +110,6 @@ def _config(text: str, threads: int, elsewhere: bool) -> Any:
 
 def _require_here(text: str, target: tvm.target.Target) -> None:
     """Raise `MachineError` where this machine cannot run code of a target."""
-    from fewtune.deploy.note import lacking_here
-    from fewtune.runtime.host_features import needed_extensions
-
     if is_foreign(target):
         raise MachineError(
             f"target {text!r} is of {architecture(target)} and this machine is "
@@ -113,6 +124,46 @@ def _require_here(text: str, target: tvm.target.Target) -> None:
             f"target {text!r} needs a {target.kind.name} device and this machine has none; "
             "set fingerprint.target to auto to tune for its CPU"
         )
+
+
+def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
+    """The extensions that this machine's CPU has beyond its name, or lacks.
+
+    Parameters
+    ----------
+    mcpu : str
+        What LLVM takes the CPU for.
+    cpuinfo : str, optional
+        What the kernel says of the CPU; asked unless given.
+
+    Returns
+    -------
+    mattr : list of str
+        As a target's ``mattr`` takes them, such as ``+avx512bf16``; none where the kernel says
+        nothing.
+    """
+    from fewtune.runtime.tvm import has_feature, tvm
+
+    named = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    for key, there in cpu_flags(cpuinfo).items():
+        return [
+            f"{'+' if flag in there else '-'}{name}"
+            for name, flag in _EXTENSIONS[key].items()
+            if (flag in there) != has_feature(named, name)
+        ]
+    return []
+
+
+def needed_extensions(target: tvm.target.Target) -> list[str]:
+    """The extensions that a CPU target's code may use, as the kernel names them."""
+    from fewtune.runtime.tvm import has_feature
+
+    return [
+        flag
+        for extensions in _EXTENSIONS.values()
+        for name, flag in extensions.items()
+        if has_feature(target, name)
+    ]
 
 
 def _require_known(text: str, config: dict[str, Any]) -> None:

@@ -141,25 +141,5 @@ def has_feature(target: tvm.target.Target, feature: str) -> bool:
         return False
 
 
-__all__ = [
-    "HOST_KINDS",
-    "OWN_THREADS",
-    "THREADS",
-    "build",
-    "compiled",
-    "fill_repeating",
-    "flat",
-    "given_threads",
-    "has_feature",
-    "load_backends",
-    "ms",
-    "read_module",
-    "register_intrinsics",
-    "relax",
-    "set_default_threads",
-    "set_threads",
-    "te",
-    "tvm",
-    "usable_cores",
-    "without_checks",
-]
+# What others take from here beside what is defined here.
+__all__ = ["THREADS", "flat", "load_backends", "ms", "relax", "set_default_threads", "te", "tvm"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -193,6 +193,7 @@ def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
     return len(a & b) / union if union else 0.0
 
 
+@cache
 def sampling_overlap(a: Sampling, b: Sampling) -> float:
     """Overlap of the domains of two sampling instructions.
 
@@ -254,17 +255,7 @@ def similarity_rate(a: DesignSpace, b: DesignSpace) -> float:
     theirs = [trace for trace in b.traces if trace.samplings]
     if not ours or not theirs:
         return 0.0
-    return mean_of_best([[trace_overlap(x, y) for y in theirs] for x in ours])
-
-
-def mean_of_best(overlaps: Sequence[Sequence[float]]) -> float:
-    """The mean of each row's and each column's largest overlap.
-
-    Parameters
-    ----------
-    overlaps : sequence of sequence of float
-        One row a trace of the one task, one column a trace of the other; at least one of each.
-    """
+    overlaps = [[trace_overlap(x, y) for y in theirs] for x in ours]
     best = [*map(max, overlaps), *map(max, zip(*overlaps, strict=True))]
     # An exact sum, so that rounding cannot tell (a, b) from (b, a).
     return math.fsum(best) / len(best)

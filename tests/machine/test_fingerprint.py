@@ -4,7 +4,8 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions
-from fewtune.runtime.tvm import OWN_THREADS, THREADS, set_default_threads, usable_cores
+from fewtune.runtime.tvm import THREADS, set_default_threads, usable_cores
+from fewtune.tvm_compat.start import OWN_THREADS
 
 
 @pytest.fixture

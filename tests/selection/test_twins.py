@@ -25,4 +25,3 @@ def test_a_twin_has_the_same_weights_and_another_batch():
 
 def test_a_model_of_one_shape_has_no_twins():
     assert twins_of([made_task("a").info, made_task("b").info]) == {}
-    assert "calls" not in made_task("a").info.model_dump()

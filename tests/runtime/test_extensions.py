@@ -1,7 +1,6 @@
 import json
 
-from fewtune.runtime.host_features import unlike_its_name
-from fewtune.runtime.target import resolve_target
+from fewtune.runtime.target import resolve_target, unlike_its_name
 from fewtune.runtime.tvm import has_feature
 
 _ICE_LAKE = (
