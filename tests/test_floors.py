@@ -297,7 +297,7 @@ BUDGETS = {
     "process": 818,
     "progress": 139,
     "report": 644,
-    "research": 768,
+    "research": 574,
     "runtime": 973,
     "schedule": 2157,
     "schedule_check": 587,

@@ -34,7 +34,7 @@ class AdaptiveSampling(EvolutionarySearch):
             return pool[:count]
         order = np.argsort(-scores, kind="stable")[: max(count, len(pool) // 2)]
         kept = [pool[int(i)] for i in order]
-        places = _embedded([proposal.point for proposal in kept])
+        places = embedded([proposal.point for proposal in kept])
         centres = _centres(places, count, int(self.random.integers(2**31)))
         chosen: dict[Point, Proposal] = {}
         for centre in centres:
@@ -47,8 +47,8 @@ class AdaptiveSampling(EvolutionarySearch):
         return list(chosen.values())[:count]
 
 
-def _embedded(points: list[Point]) -> np.ndarray:
-    """Points as vectors, (points, dimensions): tiles by the logarithms of their factors."""
+def embedded(points: list[Point]) -> np.ndarray:
+    """Points as vectors, (points, dimensions): the program, then logarithms of tiles' factors."""
 
     def numbers(decision: Decision | None) -> list[float]:
         if isinstance(decision, tuple):

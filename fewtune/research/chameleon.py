@@ -5,7 +5,8 @@ Compilation", sections 3 and 4. The agent is rewarded by predicted scores, so th
 steps cost no measurement. Adaptive sampling chooses among the points that it visited.
 An action moves the least prime factor of a tile from one level to another, takes the next or the
 previous value of a categorical choice, or stays. The agent is trained by proximal policy
-optimization (Schulman et al. 2017), with a clipped objective and a value network.
+optimization (Schulman et al. 2017), with a clipped objective. Its policy and its values are linear
+in the decisions: a few hundred steps teach no more.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy.special import softmax
 
 from fewtune.options import TuneOptions
-from fewtune.research.adaptive import AdaptiveSampling
-from fewtune.research.network import Dense
+from fewtune.research.adaptive import AdaptiveSampling, embedded
 from fewtune.schedule.space.design_space import CATEGORICAL, TILE, Choice, Decision, Point, Program
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.tiling import divisors
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Knowledge
 
-_HIDDEN = 32
-_POLICY_RATE, _VALUE_RATE = 0.01, 0.02
+_RATE = 1.0
 _DISCOUNT, _TRACE = 0.9, 0.95
 _CLIP = 0.2
 _EPOCHS = 6
@@ -52,7 +52,7 @@ class _Step(NamedTuple):
 
 
 class Agent:
-    """A policy and a value network, both small.
+    """A policy and values, both linear in the states.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ class Agent:
 
     def __init__(self, width: int, actions: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._policy = Dense([width, _HIDDEN, actions], self._random, _POLICY_RATE)
-        self._value = Dense([width, _HIDDEN, 1], self._random, _VALUE_RATE)
+        self._policy, self._values = np.zeros((width, actions)), np.zeros(width)
 
     def chances(self, states: np.ndarray, possible: np.ndarray) -> np.ndarray:
         """The probability of each action, (walkers, actions)."""
-        return _chances(self._policy.forward(states)[-1], possible)
+        found: np.ndarray = softmax(np.where(possible, states @ self._policy, _IMPOSSIBLE), axis=1)
+        return found
 
     def episode(self, world: World, scores: np.ndarray, steps: int) -> np.ndarray:
         """Walk so many steps and learn from them; return the last scores, (walkers,).
@@ -104,8 +104,7 @@ class Agent:
         advantages = (advantages - advantages.mean()) / (spread if spread > 0 else 1.0)
         rows = np.arange(len(actions))
         for _ in range(_EPOCHS):
-            given = self._policy.forward(states)
-            chances = _chances(given[-1], possible)
+            chances = self.chances(states, possible)
             ratio = chances[rows, actions] / before
             # Beyond the clip, a further step in the same direction has no gradient.
             is_free = np.where(advantages > 0, ratio < 1 + _CLIP, ratio > 1 - _CLIP)
@@ -115,14 +114,12 @@ class Agent:
             logs = np.log(np.maximum(chances, 1e-12))
             entropy = -(chances * logs).sum(axis=1, keepdims=True)
             gradient += _ENTROPY * chances * (logs + entropy) / len(rows)
-            self._policy.train(given, gradient)
-            valued = self._value.forward(states)
-            self._value.train(valued, 2 * (valued[-1] - returns[:, None]) / len(rows))
+            self._policy -= _RATE * states.T @ gradient
+        self._values = np.linalg.lstsq(states, returns, rcond=None)[0]
 
     def _advantages(self, taken: list[_Step], last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Generalised advantage estimates, and the returns that the value network learns."""
-        values = [self._value.forward(step.states)[-1][:, 0] for step in taken]
-        values.append(self._value.forward(last)[-1][:, 0])
+        """Generalised advantage estimates, and the returns that values are fitted to."""
+        values = [states @ self._values for states in (*(step.states for step in taken), last)]
         found: list[np.ndarray] = []
         ahead = np.zeros(len(last))
         for place in reversed(range(len(taken))):
@@ -133,13 +130,9 @@ class Agent:
         return advantages, advantages + np.concatenate(values[:-1])
 
 
-def _chances(logits: np.ndarray, possible: np.ndarray) -> np.ndarray:
-    logits = np.where(possible, logits, _IMPOSSIBLE)
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
-
-
 _WALKERS, _STEPS = 16, 6
+# Of a decision: the logarithm of a factor.
+_SIZE = 4.0
 
 
 class _Action(NamedTuple):
@@ -203,8 +196,9 @@ class _Paths:
         self.visited = {walker.point: walker for walker in self.walkers}
 
     def observe(self) -> tuple[np.ndarray, np.ndarray]:
-        """States: logarithms of factors, categories; the last action is to stay."""
-        states = np.array([_embedded(self._program, w.point) for w in self.walkers])
+        """States: the decisions, about 1 in size, and 1; the last action is to stay."""
+        states = embedded([walker.point for walker in self.walkers]) / _SIZE
+        states[:, 0] = 1.0
         possible = [
             [*(_moved(self._program, w.point, a) is not None for a in self.actions), True]
             for w in self.walkers
@@ -262,15 +256,3 @@ def _changed(choice: Choice, now: Decision | None, action: _Action) -> Decision 
         return None
     following = now + action.sink - action.source
     return following if 0 <= following < len(choice.values) else None
-
-
-def _embedded(program: Program, point: Point) -> list[float]:
-    """A point as numbers about 1 in size."""
-    row: list[float] = []
-    for choice, decision in zip(program.choices, point.decisions, strict=True):
-        if choice.kind == TILE and isinstance(decision, tuple):
-            whole = max(1.0, float(np.log2(choice.extent)))
-            row += [float(np.log2(factor)) / whole for factor in decision]
-        elif choice.kind == CATEGORICAL and isinstance(decision, int):
-            row.append(decision / max(1, len(choice.values) - 1))
-    return [*row, 1.0]

@@ -7,10 +7,11 @@ AutoTVM's ``GridSearchTuner`` visits them in order; here a small budget covers t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain, repeat
 from math import gcd, prod
 
-from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Choice, Decision, Point
+from fewtune.research.tile_rl import ways_of
+from fewtune.schedule.space.design_space import LOCATION, Choice, Decision, Point, Program
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
 
@@ -30,38 +31,38 @@ class GridSearch(Explorer):
         taken: set[Point] = set()
         size = self.size
         while len(found) < count and self._next < size:
-            wanted = min(count - len(found), size - self._next)
-            steps = range(self._next, self._next + wanted)
-            points = iter([self.point_at(step) for step in steps])
-            self._next += wanted
-            last: list[Point] = []
-
-            def draw(points: Iterator[Point] = points, last: list[Point] = last) -> Point:
-                last[:] = [next(points, None) or last[0]]
-                return last[0]
-
-            found += self.gather(draw, wanted, taken)
+            steps = range(self._next, min(self._next + count - len(found), size))
+            points = [self.point_at(step) for step in steps]
+            self._next += len(points)
+            # After the last point nothing is drawn but what is known.
+            draws = chain(points, repeat(points[-1]))
+            found += self.gather(draws.__next__, len(points), taken)
         return found
 
     @property
     def size(self) -> int:
         """Points of the space."""
-        return sum(prod(map(_ways, program.choices)) for program in self.space.programs)
+        return sum(_points(program) for program in self.space.programs)
 
     def point_at(self, step: int) -> Point:
         """The point of a step of the walk."""
         size = self.size
         place = step * _stride(size) % size
         for program in self.space.programs:
-            held = prod(map(_ways, program.choices))
+            held = _points(program)
             if place < held:
                 break
             place -= held
         decisions: list[Decision | None] = []
         for choice in program.choices:
-            place, digit = divmod(place, _ways(choice))
-            decisions.append(_decision(choice, digit))
+            ways = _ways(choice)
+            place, digit = divmod(place, len(ways))
+            decisions.append(ways[digit])
         return Point(program.number, tuple(decisions))
+
+
+def _points(program: Program) -> int:
+    return prod(len(_ways(choice)) for choice in program.choices)
 
 
 def _stride(size: int) -> int:
@@ -71,16 +72,6 @@ def _stride(size: int) -> int:
     return stride
 
 
-def _ways(choice: Choice) -> int:
-    """The number of decisions of a choice; 1 for a location, which is drawn with the schedule."""
-    if choice.kind == TILE:
-        return max(1, len(choice.ways))
-    return max(1, len(choice.values)) if choice.kind == CATEGORICAL else 1
-
-
-def _decision(choice: Choice, digit: int) -> Decision | None:
-    if choice.kind == TILE:
-        return choice.ways[digit] if choice.ways else choice.default
-    if choice.kind == CATEGORICAL:
-        return digit
-    return None if choice.kind == LOCATION else choice.default
+def _ways(choice: Choice) -> tuple[Decision | None, ...]:
+    """The decisions of a choice; a location is drawn with the schedule."""
+    return ways_of(choice) or (None if choice.kind == LOCATION else choice.default,)

@@ -13,6 +13,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import softmax
 
 from fewtune.options import TuneOptions
 from fewtune.schedule.space.design_space import CATEGORICAL, TILE, Choice, Decision, Point
@@ -52,31 +53,31 @@ class TileReinforcement(Explorer):
     def _drawn(self) -> Point:
         if not self._policy or self.random.random() < _EXPLORING:
             return self.draw()
-        chances = _softmax(np.array([self._programs[p.number] for p in self.space.programs]))
+        chances = softmax(np.array([self._programs[p.number] for p in self.space.programs]))
         program = self.space.programs[int(self.random.choice(len(chances), p=chances))]
         decisions: list[Decision | None] = []
         for place, choice in enumerate(program.choices):
-            ways = _ways(choice)
+            ways = ways_of(choice)
             if ways is None:
                 decisions.append(random_decision(choice, self.random))
                 continue
-            odds = _softmax(_described(choice) @ self._weights(program.number, place, choice))
+            odds = softmax(_described(choice) @ self._weights(program.number, place, choice))
             decisions.append(ways[int(self.random.choice(len(ways), p=odds))])
         return Point(program.number, tuple(decisions))
 
     def _reinforce(self, point: Point, reward: float) -> None:
         """Follow the gradient of the log-probability of a point."""
         numbers = [program.number for program in self.space.programs]
-        chances = _softmax(np.array([self._programs[number] for number in numbers]))
+        chances = softmax(np.array([self._programs[number] for number in numbers]))
         for number, chance in zip(numbers, chances, strict=True):
             self._programs[number] += _RATE * reward * (float(number == point.program) - chance)
         choices = self.space.programs[point.program].choices
         for place, (choice, taken) in enumerate(zip(choices, point.decisions, strict=True)):
-            ways = _ways(choice)
+            ways = ways_of(choice)
             if ways is None or taken not in ways:
                 continue
             rows, weights = _described(choice), self._weights(point.program, place, choice)
-            gradient = rows[ways.index(taken)] - _softmax(rows @ weights) @ rows
+            gradient = rows[ways.index(taken)] - softmax(rows @ weights) @ rows
             weights += _RATE * reward * gradient
 
     def _advantages(self, times_s: list[float]) -> np.ndarray:
@@ -92,7 +93,7 @@ class TileReinforcement(Explorer):
         return self._policy.setdefault((program, place), np.zeros(width))
 
 
-def _ways(choice: Choice) -> tuple[Decision, ...] | None:
+def ways_of(choice: Choice) -> tuple[Decision, ...] | None:
     """Every decision of a choice; None where the policy has none to make."""
     if choice.kind == TILE:
         return choice.ways or None
@@ -112,11 +113,6 @@ def _rows(ways: tuple[Decision, ...]) -> np.ndarray:
 
 
 def _described(choice: Choice) -> np.ndarray:
-    ways = _ways(choice)
+    ways = ways_of(choice)
     assert ways is not None
     return _rows(ways)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    raised = np.exp(logits - logits.max())
-    return raised / raised.sum()
