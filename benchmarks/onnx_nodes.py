@@ -91,8 +91,7 @@ def compiled_outputs(
     from fewtune.model.import_options import ImportOptions
     from fewtune.model.lower_checked import lower_checked
     from fewtune.onnx_graph.bind import bind_shapes
-    from fewtune.onnx_graph.checks import check_types
-    from fewtune.onnx_graph.operators.refused import refuse_untuned
+    from fewtune.onnx_graph.checks import check_types, refuse_untuned
     from fewtune.runtime.executable import CompiledModel
     from fewtune.runtime.target import resolve_target
 

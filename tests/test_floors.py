@@ -292,7 +292,7 @@ BUDGETS = {
     "model": 3566,
     "model_check": 224,
     "prediction": 363,
-    "onnx_graph": 4326,
+    "onnx_graph": 4176,
     "predictor": 790,
     "process": 818,
     "progress": 139,

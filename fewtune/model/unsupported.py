@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.order import reads
+from fewtune.onnx_graph.graph import reads
 
 _MOST_TRIALS = 400
 # Of messages where sizes depend on values, such as those of a Slice by an input: TVM's and ours.

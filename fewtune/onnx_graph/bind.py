@@ -24,22 +24,17 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     remove_inputs,
     set_attributes,
+    sort_nodes,
     static_shape,
     values_of,
 )
 from fewtune.onnx_graph.inputs import constant_arrays, input_shapes
 from fewtune.onnx_graph.observed_shapes import complete_shapes, draws, run_onnxruntime_once
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
 from fewtune.onnx_graph.operators.suppression import pad_selections
-from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
-
-# Since this operator set, shape inference leaves out windows that start behind the end.
-_FIRST_CORRECT_OPSET = 22
-_POOLINGS = ("AveragePool", "LpPool", "MaxPool")
 
 # onnxruntime does not support older operator sets (its documentation, "Compatibility").
 _OLDEST_OPSET = 7
@@ -116,7 +111,7 @@ def bind_shapes(
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     sort_nodes(light_model)
-    light_model = with_shapes(without_ceil_mode(light_model))
+    light_model = with_shapes(light_model)
     refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
     remove_inputs(result.graph, names)
@@ -352,53 +347,3 @@ def _fresh(name: str, taken: set[str]) -> str:
         number += 1
     taken.add(f"{name}_{number}")
     return f"{name}_{number}"
-
-
-def without_ceil_mode(model: ModelProto) -> ModelProto:
-    """Pad poolings with ``ceil_mode`` whose last window would start behind the end.
-
-    onnxruntime leaves that window out, as PyTorch does; ONNX's shape inference does so from
-    operator set 22 on. With padding instead, the size is the same in every operator set.
-    """
-    rounded = any(attributes_of(node).get("ceil_mode") for node in all_nodes(model.graph))
-    if not rounded or opset_of(model) >= _FIRST_CORRECT_OPSET:
-        return model
-    return expand(model, _WITHOUT_CEIL_MODE)
-
-
-def _padded(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    shape = graph.shape(node.input[0])
-    pads = None if shape is None else _pads_without(node, shape[2:])
-    if pads is None:
-        return False
-    given = {**attributes_of(node), "pads": pads, "ceil_mode": None}
-    graph.ops(node.op_type, node.input, node.output, **given)
-    return True
-
-
-_WITHOUT_CEIL_MODE: dict[tuple[str, str], Handler]
-_WITHOUT_CEIL_MODE = {("", operator): _padded for operator in _POOLINGS}
-
-
-def _pads_without(node: NodeProto, sizes: Sequence[int]) -> list[int] | None:
-    """Padding with which a pooling needs no ``ceil_mode``; None if it stays as it is."""
-    given = attributes_of(node)
-    if not given.get("ceil_mode") or given.get("auto_pad", b"NOTSET") != b"NOTSET":
-        return None
-    axes, kernel = len(sizes), given["kernel_shape"]
-    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
-    pads = list(given.get("pads") or [0] * 2 * axes)
-    is_behind, is_implied = False, False
-    for axis, size in enumerate(sizes):
-        window, begin = (kernel[axis] - 1) * dilations[axis] + 1, pads[axis]
-        free = size + begin + pads[axes + axis] - window
-        last = -(-free // strides[axis])
-        if last * strides[axis] >= size + begin:
-            is_behind = True
-        elif last * strides[axis] > free:
-            is_implied = True
-            pads[axes + axis] += last * strides[axis] - free
-    # A mean counts explicit padding, but not the padding that rounding up implies.
-    if not is_behind or (is_implied and given.get("count_include_pad")):
-        return None
-    return pads

@@ -11,9 +11,15 @@ from onnx import ModelProto, TensorProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
-from fewtune.onnx_graph.graph import all_nodes, detach_weights, graph_inputs, type_name
-from fewtune.onnx_graph.operators.refused import refuse_untuned
-from fewtune.onnx_graph.order import sort_nodes
+from fewtune.onnx_graph.graph import (
+    STANDARD,
+    all_nodes,
+    detach_weights,
+    graph_inputs,
+    sort_nodes,
+    type_name,
+)
+from fewtune.onnx_graph.operators.builder import refusal
 
 SUPPORTED_TYPES = (
     TensorProto.FLOAT,
@@ -42,6 +48,20 @@ _ACCEPTED = (
     "No Op registered for LayerNormalization",
     "No Op registered for SimplifiedLayerNormalization",
 )
+
+# Operators that no tuned network contains.
+_CLASSICAL = "ai.onnx.ml"
+_UNTUNED = {
+    ("", name)
+    for name in (
+        *("Acosh", "Asinh", "Atanh", "Cosh", "DeformConv", "Det", "ImageDecoder", "LpPool"),
+        *("RegexFullMatch", "Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer"),
+        *("StringSplit", "TensorScatter", "TfIdfVectorizer"),
+    )
+} | {
+    ("com.microsoft", name)
+    for name in ("GroupQueryAttention", "MatMulNBits", "NhwcMaxPool", "RotaryEmbedding")
+}
 
 
 def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, list[str]]:
@@ -103,6 +123,22 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
             return model, locations
         raise InputError(f"{path} fails the ONNX checker: {reason}") from None
     return model, locations
+
+
+def refuse_untuned(model: ModelProto) -> None:
+    """Refuse a model with an operator that no tuned network contains.
+
+    Raises
+    ------
+    InputError
+        Naming the first such node.
+    """
+    for node in all_nodes(model.graph):
+        if node.domain == _CLASSICAL:
+            raise InputError(refusal(node, "is of classical machine learning, not of a network"))
+        domain = "" if node.domain in STANDARD else node.domain
+        if (domain, node.op_type) in _UNTUNED:
+            raise InputError(refusal(node, "is an operator that nothing here tunes"))
 
 
 def check_types(model: ModelProto) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
-from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
 from fewtune.onnx_graph.views import BINARY, UNARY
 
 # Axes of a row, of a plane, and the plane's axis of one.
@@ -45,7 +45,7 @@ def planes_of_rows(model: ModelProto) -> ModelProto:
         is.
     """
     lifter = _Lifter(model)
-    return lifter.lifted() if lifter.has_rows else model
+    return lifter.rewritten() if lifter.has_rows else model
 
 
 def _is_of_row(graph: GraphBuilder, node: NodeProto) -> bool:
@@ -56,13 +56,11 @@ def _is_of_row(graph: GraphBuilder, node: NodeProto) -> bool:
     return all(shape is not None and len(shape) == _ROW for shape in shapes)
 
 
-class _Lifter:
+class _Lifter(Deferring):
     """One pass in which rows wait, as planes, until an operator needs them as rows."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._nodes = model.graph.node
-        self._outputs = [value.name for value in model.graph.output]
-        self._graph = GraphBuilder(model, {})
+        super().__init__(model)
         # Planes by the row's name; those that an operator computed, and have no row yet.
         self._planes: dict[str, str] = {}
         self._computed: set[str] = set()
@@ -72,28 +70,19 @@ class _Lifter:
     @property
     def has_rows(self) -> bool:
         """Whether there is a convolution of a row."""
-        return any(_is_of_row(self._graph, node) for node in self._nodes)
+        return any(_is_of_row(self.graph, node) for node in self._nodes)
 
-    def lifted(self) -> ModelProto:
-        """Add all nodes."""
-        for node in self._nodes:
-            if not self._lifts(node):
-                self._write(node.input)
-                self._graph.add(node, {})
-        self._write(self._outputs)
-        return self._graph.model()
-
-    def _write(self, names: Any) -> None:
-        """Add the rows of these planes."""
-        for name in set(names) & self._waiting:
-            self._graph.squeeze(self._planes[name], _AXIS, name)
+    def write(self, name: str) -> None:
+        """Add the row of a plane."""
+        if name in self._waiting:
+            self.graph.squeeze(self._planes[name], _AXIS, name)
             self._waiting.discard(name)
 
-    def _lifts(self, node: NodeProto) -> bool:
-        """Add a node that computes planes; False if it has to compute rows."""
+    def takes(self, node: NodeProto) -> bool:
+        """Compute planes of a node's results; False if it has to compute rows."""
         if node.domain not in STANDARD:
             return False
-        if _is_of_row(self._graph, node):
+        if _is_of_row(self.graph, node):
             return self._convolves(node)
         if node.op_type in _VIEWS:
             return self._views(node)
@@ -112,11 +101,11 @@ class _Lifter:
     def _views(self, node: NodeProto) -> bool:
         """Take planes that the model itself makes of rows, and the other way round."""
         (data, *_), (result,) = node.input, node.output
-        before, after = self._graph.shape(data), self._graph.shape(result)
+        before, after = self.graph.shape(data), self.graph.shape(result)
         if before is None or after is None:
             return False
         if data in self._computed and after == _as_plane(before):
-            self._graph.op("Identity", [self._planes[data]], result)
+            self.graph.op("Identity", [self._planes[data]], result)
             return True
         if len(after) == _ROW and before == _as_plane(after):
             self._planes[result] = data
@@ -133,7 +122,7 @@ class _Lifter:
 
     def _weights(self, name: str) -> str:
         """Weights with the axis; those in bytes keep their scales."""
-        graph, producer = self._graph, self._producers.get(name)
+        graph, producer = self.graph, self._producers.get(name)
         if producer is not None and producer.op_type == "DequantizeLinear":
             inputs = [self._weights(producer.input[0]), *producer.input[1:]]
             return graph.op(producer.op_type, inputs, **attributes_of(producer))
@@ -145,12 +134,12 @@ class _Lifter:
     def _plane(self, name: str) -> str:
         """A row as a plane."""
         if name not in self._planes:
-            self._planes[name] = self._graph.unsqueeze(name, _AXIS)
+            self._planes[name] = self.graph.unsqueeze(name, _AXIS)
         return self._planes[name]
 
     def _operand(self, name: str) -> str | None:
         """An operand of an elementwise operator; None if its shape is not known."""
-        graph = self._graph
+        graph = self.graph
         shape, value = graph.shape(name), graph.value(name)
         if shape is None or len(shape) > _ROW:
             return None
@@ -175,12 +164,12 @@ class _Lifter:
 
     def _computes(self, node: NodeProto, inputs: Sequence[str | None], **changed: object) -> bool:
         """Add a node that computes planes of its outputs."""
-        shapes = [self._graph.shape(name) for name in node.output if name]
+        shapes = [self.graph.shape(name) for name in node.output if name]
         given = [each for each in inputs if each is not None]
         if len(given) < len(inputs) or any(s is None or len(s) != _ROW for s in shapes):
             return False
-        planes = [name and self._graph.fresh(f"{name}_plane") for name in node.output]
-        self._graph.ops(node.op_type, given, planes, **{**attributes_of(node), **changed})
+        planes = [name and self.graph.fresh(f"{name}_plane") for name in node.output]
+        self.graph.ops(node.op_type, given, planes, **{**attributes_of(node), **changed})
         for row, plane in zip(node.output, planes, strict=True):
             if row:
                 self._planes[row] = plane
@@ -196,7 +185,7 @@ class _Lifter:
         return self._computes(node, [*map(self._operand, rows), *further], axis=_moved(axis))
 
     def _slices(self, node: NodeProto) -> bool:
-        graph, (data, begin, end, axes, steps) = self._graph, optional(node.input, 5)
+        graph, (data, begin, end, axes, steps) = self.graph, optional(node.input, 5)
         counted = graph.value(axes) if axes else np.arange(_ROW)
         if not begin or counted is None:
             return False
@@ -205,7 +194,7 @@ class _Lifter:
         return self._computes(node, [*inputs, steps] if steps else inputs)
 
     def _pads(self, node: NodeProto) -> bool:
-        graph, (data, pads, value, axes) = self._graph, optional(node.input, 4)
+        graph, (data, pads, value, axes) = self.graph, optional(node.input, 4)
         widths = graph.value(pads) if pads else None
         if widths is None or widths.size != 2 * _ROW or axes:
             return False
@@ -214,7 +203,7 @@ class _Lifter:
         return self._computes(node, [*given, value] if value else given)
 
     def _resizes(self, node: NodeProto) -> bool:
-        graph, (data, roi, scales, sizes) = self._graph, optional(node.input, 4)
+        graph, (data, roi, scales, sizes) = self.graph, optional(node.input, 4)
         asked = scales or sizes
         value = graph.value(asked) if asked else None
         if value is None or value.size != _ROW or attributes_of(node).get("axes"):

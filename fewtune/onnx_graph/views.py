@@ -16,13 +16,12 @@ readers. If it comes before the transpose, the whole transposed tensor is never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from onnx import ModelProto, NodeProto
 
 from fewtune.onnx_graph.graph import STANDARD, attributes_of
-from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.operators.builder import Deferring
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 UNARY = frozenset(
@@ -47,56 +46,41 @@ def move_views(model: ModelProto) -> ModelProto:
     model : ModelProto
         Of operator set 11 or later, with inferred shapes and without nested graphs.
     """
-    return _Mover(model).moved()
+    return _Mover(model).rewritten()
 
 
-class _Mover:
+class _Mover(Deferring):
     """One pass in which views wait until an operator needs them written."""
 
     def __init__(self, model: ModelProto) -> None:
-        # Copies: their inputs are renamed.
-        self._nodes = [NodeProto.FromString(n.SerializeToString()) for n in model.graph.node]
-        self._outputs = {value.name for value in model.graph.output}
-        self._graph = GraphBuilder(model, {})
+        super().__init__(model)
         self._views: dict[str, _View] = {}
         self._written: set[str] = set()
         # Values that a dropped reshape would copy.
         self._same: dict[str, str] = {}
-        self._readers: dict[str, list[NodeProto]] = {}
-        for node in self._nodes:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
         self._of_products = {
             name for node in self._nodes if node.op_type in _PRODUCTS for name in node.output
         }
 
-    def moved(self) -> ModelProto:
-        """Add all nodes."""
-        for node in self._nodes:
-            node.input[:] = [self._same.get(name, name) for name in node.input]
-            if node.domain not in STANDARD or not self._moves(node):
-                self._write(node.input)
-                self._graph.add(node, {})
-        self._write(list(self._outputs))
-        return self._graph.model()
+    def write(self, name: str) -> None:
+        """Add the node of a view, unless the graph has it."""
+        view = self._views.get(name)
+        if view is None or name in self._written:
+            return
+        inputs = [view.data, *view.node.input[1:]]
+        self.graph.op(view.node.op_type, inputs, name, **attributes_of(view.node))
+        self._written.add(name)
+        if view.node.op_type == "Reshape":
+            # A sum moves before a transpose that has to stay; nothing before such a reshape.
+            del self._views[name]
 
-    def _write(self, names: Iterable[str]) -> None:
-        """Add the nodes of these views, unless the graph has them."""
-        for name in names:
-            view = self._views.get(name)
-            if view is None or name in self._written:
-                continue
-            inputs = [view.data, *view.node.input[1:]]
-            self._graph.op(view.node.op_type, inputs, name, **attributes_of(view.node))
-            self._written.add(name)
-            if view.node.op_type == "Reshape":
-                # A sum moves before a transpose that has to stay; nothing before such a reshape.
-                del self._views[name]
-
-    def _moves(self, node: NodeProto) -> bool:
+    def takes(self, node: NodeProto) -> bool:
         """Defer a view, or apply an operator to the data of its views."""
+        node.input[:] = [self._same.get(name, name) for name in node.input]
+        if node.domain not in STANDARD:
+            return False
         if node.op_type == "Transpose" and node.attribute and node.output[0] not in self._outputs:
-            self._write(node.input)
+            self.write(node.input[0])
             self._views[node.output[0]] = _View(node.input[0], node)
             return True
         if node.op_type == "Reshape":
@@ -110,12 +94,12 @@ class _Mover:
     def _reshapes(self, node: NodeProto) -> bool:
         """Defer the reshape of a product, or drop one that restores a deferred one's shape."""
         data, result = node.input[0], node.output[0]
-        view, shape = self._views.get(data), self._graph.shape(result)
+        view, shape = self._views.get(data), self.graph.shape(result)
         is_second = view is not None and view.node.op_type == "Reshape"
-        if is_second and result not in self._outputs and self._graph.shape(view.data) == shape:
+        if is_second and result not in self._outputs and self.graph.shape(view.data) == shape:
             self._same[result] = view.data
             return True
-        if data not in self._of_products or self._graph.shape(data) is None:
+        if data not in self._of_products or self.graph.shape(data) is None:
             return False
         if not self._may_wait(result):
             return False
@@ -124,8 +108,8 @@ class _Mover:
 
     def _may_wait(self, name: str) -> bool:
         """Whether a reshaped value is only read by operators that take any shape, and reshapes."""
-        readers = self._readers.get(name, [])
-        shape = self._graph.shape(name)
+        readers = self.readers.get(name, [])
+        shape = self.graph.shape(name)
         return (
             bool(readers)
             and name not in self._outputs
@@ -137,12 +121,12 @@ class _Mover:
         if node.op_type == "Reshape":
             return True
         is_elementwise = node.op_type in UNARY | BINARY and node.domain in STANDARD
-        shapes = [self._graph.shape(name) for name in [*node.input, node.output[0]]]
+        shapes = [self.graph.shape(name) for name in [*node.input, node.output[0]]]
         return is_elementwise and all(each in (shape, []) for each in shapes)
 
     def _computes_before_reshape(self, node: NodeProto) -> bool:
         """Apply an operator to reshaped values, and to numbers, before the reshape."""
-        graph, result = self._graph, node.output[0]
+        graph, result = self.graph, node.output[0]
         views = {name: self._views[name] for name in node.input if name in self._views}
         shapes = [graph.shape(view.data) for view in views.values()]
         if not views or any(view.node.op_type != "Reshape" for view in views.values()):
@@ -156,12 +140,12 @@ class _Mover:
         graph.op(node.op_type, inputs, before, **attributes_of(node))
         self._views[result] = _View(before, next(iter(views.values())).node)
         if not self._may_wait(result):
-            self._write([result])
+            self.write(result)
         return True
 
     def _sums_before_transpose(self, node: NodeProto) -> bool:
         """Apply a binary operator to what two equal transposes read, unless both have to stay."""
-        graph, result = self._graph, node.output[0]
+        graph, result = self.graph, node.output[0]
         both = [self._views[name] for name in node.input if name in self._views]
         if node.op_type not in BINARY or len(both) < 2:
             return False
@@ -169,7 +153,7 @@ class _Mover:
         shapes = [graph.shape(view.data) for view in both]
         if orders[0] is None or orders[0] != orders[1] or shapes[0] != shapes[1]:
             return False
-        if shapes[0] is None or all(len(self._readers.get(n, [])) > 1 for n in node.input):
+        if shapes[0] is None or all(len(self.readers.get(n, [])) > 1 for n in node.input):
             return False
         before = f"{result}_before_transpose"
         graph.op(node.op_type, [view.data for view in both], before, **attributes_of(node))
@@ -178,7 +162,7 @@ class _Mover:
 
     def _slices(self, node: NodeProto) -> bool:
         """Write a gather of one constant index as a slice, before a transpose if it has one."""
-        graph, (data, index), result = self._graph, node.input, node.output[0]
+        graph, (data, index), result = self.graph, node.input, node.output[0]
         view, shape, place = self._views.get(data), graph.shape(data), graph.value(index)
         axis = attributes_of(node).get("axis", 0)
         if shape is None or place is None or place.size != 1 or place.ndim > 1:
@@ -189,12 +173,12 @@ class _Mover:
         position %= shape[axis]
         order: list[int] = []
         # A transpose with other readers has to stay, so nothing is gained before it.
-        gathered = all(reader.op_type == "Gather" for reader in self._readers[data])
+        gathered = all(reader.op_type == "Gather" for reader in self.readers[data])
         if view is not None and view.node.op_type == "Transpose" and gathered:
             order = list(attributes_of(view.node)["perm"])
             data, axis = view.data, order[axis]
         else:
-            self._write([data])
+            self.write(data)
         last = None if order else result
         keeps_axis = bool(place.ndim)
         part = graph.slice(data, axis, position, position + 1, last if keeps_axis else None)

@@ -89,33 +89,6 @@ def test_a_short_transform_has_the_shape_that_onnxruntime_gives_it():
     assert static_shape(bound.graph.output[0]) == list(output.shape)
 
 
-@pytest.mark.parametrize("opset", [11, 19, 22])
-@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize(
-    ("kernel", "strides", "pads", "sizes"),
-    [
-        ([1, 1], [2, 2], [0, 0, 0, 0], [12, 13]),
-        ([2, 2], [3, 2], [0, 0, 0, 0], [9, 7]),
-        ([2, 3], [2, 2], [1, 1, 1, 1], [7, 8]),
-    ],
-)
-def test_no_window_starts_behind_the_end(opset, pool, kernel, strides, pads, sizes):
-    given = f"kernel_shape = {kernel}, strides = {strides}, ceil_mode = 1"
-    # The second pooling's size follows from the first one's.
-    model = onnx_text.model_of(
-        f"""(float[1,2,{sizes[0]},{sizes[1]}] x) => (float[] y) {{
-            between = {pool} <pads = {pads}, {given}> (x)
-            y = {pool} <{given}> (between)
-        }}""",
-        opset,
-    )
-    bound = bind_shapes(model, {}, {})
-    feeds = {"x": np.random.default_rng(0).standard_normal((1, 2, *sizes)).astype(np.float32)}
-    (wanted,), (actual,) = (run_onnxruntime(each, feeds, 1) for each in (model, bound))
-    assert static_shape(bound.graph.output[0]) == list(wanted.shape)
-    np.testing.assert_allclose(actual, wanted, rtol=1e-6)
-
-
 def with_past():
     return onnx_text.model_of(
         """(float[1,3,4] keys, float[1,"past_length",4] past) => (float[] present) {

@@ -17,10 +17,10 @@ from fewtune.onnx_graph.graph import (
     STANDARD,
     element_count,
     names_read,
+    node_text,
     opset_of,
     static_shape,
 )
-from fewtune.onnx_graph.operators.refused import refusal
 
 MICROSOFT = "com.microsoft"
 _REDUCTION_AXES_AS_INPUT = 18
@@ -34,10 +34,18 @@ _JOINED_AT_ONCE = 16
 # Their results repeat elements of what they read: stored, they would take memory for nothing.
 _REPEATING = frozenset({"Expand", "Tile"})
 
+_SERVED = "run this model with onnxruntime, or end it before that node"
+
 Scope = dict[str, str]
 """Names in a nested graph, to names in the graph under construction."""
 
 Handler = Callable[["GraphBuilder", NodeProto, Scope], bool]
+
+
+def refusal(node: NodeProto, reason: str) -> str:
+    """The sentence that refuses a node; a reason without advice is followed by what serves it."""
+    advice = "" if ": " in reason else f": {_SERVED}"
+    return f"{node_text(node)} {reason}{advice}"
 
 
 class GraphBuilder:
@@ -430,6 +438,51 @@ class GraphBuilder:
             if self.shape(name) is not None
         )
         return result
+
+
+class Deferring:
+    """One pass over a graph, in which values wait until an operator needs them written.
+
+    Attributes
+    ----------
+    graph : GraphBuilder
+        The rewritten graph.
+    readers : dict of list
+        The nodes that read a value; an empty one stands for the caller, who reads an output.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self.graph = GraphBuilder(model, {})
+        # Copies: their inputs may be renamed.
+        self._nodes = [NodeProto.FromString(n.SerializeToString()) for n in model.graph.node]
+        self._outputs = [value.name for value in model.graph.output]
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in [*self._nodes, NodeProto(input=self._outputs)]:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def rewritten(self) -> ModelProto:
+        """Add all nodes."""
+        for node in self._nodes:
+            if not self.takes(node):
+                for name in node.input:
+                    self.write(name)
+                self.add(node)
+        for name in self._outputs:
+            self.write(name)
+        return self.graph.model()
+
+    def takes(self, node: NodeProto) -> bool:
+        """Defer a node's results, or compute them from what waits; False if it needs values."""
+        raise NotImplementedError
+
+    def write(self, name: str) -> None:
+        """Add the nodes that compute a waiting value, unless the graph has them."""
+        raise NotImplementedError
+
+    def add(self, node: NodeProto) -> None:
+        """Add a node whose inputs are written."""
+        self.graph.add(node, {})
 
 
 def _node(

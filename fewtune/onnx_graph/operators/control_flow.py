@@ -13,8 +13,7 @@ from onnx import GraphProto, NodeProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import attributes_of
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.refused import refusal
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope, refusal
 
 # A model of more nodes takes minutes to import and compile.
 _MOST_NODES = 20_000

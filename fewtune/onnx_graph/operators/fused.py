@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Callable, Sequence
 
 from onnx import NodeProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
-from fewtune.onnx_graph.operators.activations import activation
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
+Activation = Callable[[GraphBuilder, str], str]
 
-def _fused_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+_ACTIVATIONS = ("Elu", "HardSigmoid", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Softplus")
+_ACTIVATIONS += ("Softsign", "Tanh")
+_BY_LOWER_CASE = {name.lower(): name for name in _ACTIVATIONS}
+
+
+def activation(name: str, parameters: Sequence[float] = ()) -> Activation | None:
+    """The activation of a name, in any case; None if it is unknown.
+
+    Its parameters are alpha and beta, or the bounds of a ``Clip``; ONNX's defaults unless given.
+    """
+    if name == "Clip" and len(parameters) == 2:
+        return lambda graph, data: graph.clip(data, *parameters)
+    operator = _BY_LOWER_CASE.get(name.lower())
+    if operator is None:
+        return None
+    given = dict(zip(("alpha", "beta"), parameters, strict=False))
+    return lambda graph, data: graph.op(operator, [data], **given)
+
+
+def _fused_product(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A Conv or a Gemm with an activation; a Conv may add a tensor before it."""
     given = attributes_of(node)
     name = given.pop("activation", b"Identity").decode()
-    parameters = list(given.pop("activation_params", []))
-    data, weight, bias, added = optional(node.input, 4)
-    function = activation(name, parameters[:1], parameters[1:])
-    if name == "Clip" and len(parameters) == 2:
-        function = functools.partial(_clipped, *parameters)
+    parameters = [*given.pop("activation_params", [])]
+    names = ("activation_alpha", "activation_beta", "activation_gamma")
+    parameters += [given.pop(each) for each in names if each in given]
+    function = activation(name, parameters)
     if function is None:
         return graph.refuse(node, f"has an activation that is not known: {name}")
-    result = graph.op("Conv", [data, weight, *([bias] if bias else [])], **given)
+    inputs, added = [each for each in node.input[:3] if each], [*node.input[3:]]
+    result = graph.op(node.op_type.removeprefix("Fused"), inputs, **given)
     if added:
-        result = graph.op("Add", [result, added])
-    graph.op("Identity", [function(graph, result)], node.output[0])
-    return True
-
-
-def _clipped(least: float, most: float, graph: GraphBuilder, data: str) -> str:
-    return graph.clip(data, least, most)
-
-
-def _fused_gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    given = attributes_of(node)
-    name = given.pop("activation", b"").decode()
-    alphas, betas, _ = (
-        [given.pop(f"activation_{p}")] if f"activation_{p}" in given else []
-        for p in ("alpha", "beta", "gamma")
-    )
-    function = activation(name, alphas, betas)
-    if function is None:
-        return graph.refuse(node, f"has an activation that is not known: {name}")
-    result = graph.op("Gemm", [each for each in node.input if each], **given)
+        result = graph.op("Add", [result, *added])
     graph.op("Identity", [function(graph, result)], node.output[0])
     return True
 
@@ -105,8 +106,8 @@ def _quick_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
-    (MICROSOFT, "FusedConv"): _fused_conv,
-    (MICROSOFT, "FusedGemm"): _fused_gemm,
+    (MICROSOFT, "FusedConv"): _fused_product,
+    (MICROSOFT, "FusedGemm"): _fused_product,
     (MICROSOFT, "FusedMatMul"): _fused_matmul,
     (MICROSOFT, "TransposeMatMul"): _fused_matmul,
     (MICROSOFT, "Gelu"): _gelu,

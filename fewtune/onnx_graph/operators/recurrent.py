@@ -20,8 +20,8 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
-from fewtune.onnx_graph.operators.activations import Activation, activation
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import Activation, activation
 from fewtune.onnx_graph.quantized.affine import (
     along,
     centered,
@@ -42,7 +42,7 @@ _MOST_QUANTIZED_STEPS = 200
 # matrix products, which read them once.
 _MOST_SEQUENCES = 4
 # No exporter writes peepholes, and onnxruntime does not run batches first.
-_REFUSED = ("clip", "input_forget", "layout")
+_REFUSED = ("activation_alpha", "activation_beta", "clip", "input_forget", "layout")
 _IN_KERNEL = frozenset(
     {"direction", "hidden_size", "linear_before_reset", "activations", *_REFUSED}
 )
@@ -112,9 +112,7 @@ class _Layer:
         """Activation functions of each direction; None if one is unknown."""
         defaults = _DEFAULTS[self.kind]
         named = [name.decode() for name in self.given.get("activations", [])]
-        alphas = list(self.given.get("activation_alpha", []))
-        betas = list(self.given.get("activation_beta", []))
-        found = [activation(name, alphas, betas) for name in named or defaults * directions]
+        found = [activation(name) for name in named or defaults * directions]
         count = len(defaults)
         if None in found or len(found) < count * directions:
             return None

@@ -1,4 +1,4 @@
-"""Whole tensors: spectra, and elements gathered or scattered along an axis."""
+"""Whole tensors: spectra, axes reversed, and parts without elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from onnx import NodeProto, TensorProto
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
-_OPEN = "has an input whose shape is not known before the model runs"
 _DFT_OF_LAST_AXES = 20
 
 
@@ -28,19 +27,34 @@ def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if axis == len(shape) - 1 or (inverse and onesided):
         return graph.refuse(node, "transforms parts of numbers, or one side back")
     total = shape[axis] if length is None else int(length.reshape(()))
+    _transform(graph, data, (axis, total), node.output[0], inverse, onesided)
+    return True
+
+
+def _transform(
+    graph: GraphBuilder,
+    data: str,
+    row: tuple[int, int],
+    output: str,
+    inverse: bool = False,
+    onesided: bool = False,
+) -> None:
+    """Write a transform of the rows of an axis, of a length to which they are cut or padded."""
+    shape, (axis, total) = graph.shape(data), row
     used = min(shape[axis], total)
-    # A row is the transformed axis, which moves last but one, with the parts of its numbers.
+    # The transformed axis moves last but one, with the parts of its numbers behind it.
     order = [each for each in range(len(shape) - 1) if each != axis] + [axis, len(shape) - 1]
     moved = graph.transpose(data, order)
     if used < shape[axis]:
         moved = graph.slice(moved, len(shape) - 2, 0, used)
     matrix = _fourier_matrix(used, total, shape[-1], inverse, onesided)
     outer = [shape[each] for each in order[:-2]]
-    rows = int(np.prod(outer, dtype=np.int64))
-    product = _in_doubles(graph, graph.reshape(moved, [rows, used * shape[-1]]), matrix)
+    rows = graph.reshape(moved, [int(np.prod(outer, dtype=np.int64)), used * shape[-1]])
+    # In double precision: large terms may cancel.
+    wide = graph.op("MatMul", [graph.cast(rows, TensorProto.DOUBLE), matrix])
+    product = graph.cast(wide, graph.element_type(data))
     result = graph.reshape(product, [*outer, matrix.shape[1] // 2, 2])
-    graph.transpose(result, [order.index(each) for each in range(len(shape))], node.output[0])
-    return True
+    graph.transpose(result, [order.index(each) for each in range(len(shape))], output)
 
 
 def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -60,17 +74,8 @@ def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> b
     if window:
         taken = graph.op("Mul", [taken, graph.reshape(window, [1, 1, used, 1])])
     onesided = bool(attributes_of(node).get("onesided", 1)) and parts == 1
-    matrix = _fourier_matrix(used, used, parts, inverse=False, onesided=onesided)
-    rows = graph.reshape(taken, [shape[0] * len(starts), used * parts])
-    product = _in_doubles(graph, rows, matrix)
-    graph.reshape(product, [shape[0], len(starts), matrix.shape[1] // 2, 2], node.output[0])
+    _transform(graph, taken, (2, used), node.output[0], onesided=onesided)
     return True
-
-
-def _in_doubles(graph: GraphBuilder, rows: str, matrix: np.ndarray) -> str:
-    """Rows times a matrix in double precision: large terms may cancel."""
-    wide = graph.cast(rows, TensorProto.DOUBLE)
-    return graph.cast(graph.op("MatMul", [wide, matrix]), graph.element_type(rows))
 
 
 def _fourier_matrix(
@@ -90,23 +95,14 @@ def _fourier_matrix(
 
 
 def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Reverse each sequence up to its own length; elements behind it stay."""
-    data, lengths = node.input
-    shape, attributes = graph.shape(data), attributes_of(node)
-    if shape is None:
-        return graph.refuse(node, _OPEN)
-    batch, axis = (
-        int(attributes.get(name, way)) for name, way in (("batch_axis", 1), ("time_axis", 0))
-    )
-    wide = [
-        [shape[each] if each == one else 1 for each in range(len(shape))] for one in (axis, batch)
-    ]
-    place = graph.constant(np.arange(shape[axis]).reshape(wide[0]), np.int64)
-    length = graph.reshape(graph.cast(lengths, TensorProto.INT64), wide[1])
-    from_end = graph.op("Sub", [graph.op("Sub", [length, place]), 1])
-    taken = graph.op("Where", [graph.op("Less", [place, length]), from_end, place])
-    taken = graph.op("Expand", [taken, graph.constant(shape, np.int64)])
-    graph.op("GatherElements", [data, taken], node.output[0], axis=axis)
+    """Reverse an axis, as exporters write it."""
+    (data, lengths), given = node.input, attributes_of(node)
+    shape, known = graph.shape(data), graph.value(lengths)
+    axis = given.get("time_axis", 0)
+    if shape is None or known is None or (known != shape[axis]).any():
+        return graph.refuse(node, "reverses sequences of different or unknown lengths")
+    places = graph.constant(np.arange(shape[axis])[::-1], np.int64)
+    graph.op("Gather", [data, places], node.output[0], axis=axis)
     return True
 
 
@@ -114,21 +110,6 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if any(0 in (graph.shape(name) or [1]) for name in node.output):
         return graph.refuse(node, "has a part without elements, which TVM cannot store")
     return False
-
-
-def _split_to_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write the sizes of all parts: TVM divides evenly by one size."""
-    data, named = optional(node.input, 2)
-    shape, size = graph.shape(data), graph.value(named) if named else None
-    if shape is None or size is None or size.ndim:
-        return False
-    extent = shape[attributes_of(node).get("axis", 0)]
-    if extent % size == 0:
-        return False
-    sizes = [min(int(size), extent - begin) for begin in range(0, extent, int(size))]
-    inputs = [data, graph.constant(sizes, np.int64)]
-    graph.op("SplitToSequence", inputs, node.output[0], **attributes_of(node))
-    return True
 
 
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -145,6 +126,5 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "DFT"): _fourier,
     ("", "ReverseSequence"): _reverse_sequence,
     ("", "Split"): _split,
-    ("", "SplitToSequence"): _split_to_sequence,
     ("", "STFT"): _short_time_fourier,
 }

@@ -6,24 +6,26 @@ Results are rounded half to even, as onnxruntime does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
-from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
+from fewtune.onnx_graph.quantized.normalize import QUANTIZE
 
 MOST_OF_BYTE = 255
 # float32 holds every integer up to this.
 EXACT = 2**24
-_BYTE = {TensorProto.UINT8: 0, TensorProto.INT8: 128}
 _QUANTIZED = {
     TensorProto.UINT8: np.uint8,
     TensorProto.INT8: np.int8,
     TensorProto.UINT16: np.uint16,
     TensorProto.INT16: np.int16,
 }
+_SIGNED = 128
+_BYTE = {TensorProto.UINT8: 0, TensorProto.INT8: _SIGNED}
 _DEQUANTIZED = {*_QUANTIZED, TensorProto.INT32, TensorProto.INT4, TensorProto.UINT4}
 
 
@@ -231,3 +233,200 @@ def exact_product(graph: GraphBuilder, left: str, right: str) -> str:
     return graph.op(
         "MatMul", [graph.fold("Cast", [e], to=TensorProto.INT32) for e in (left, right)]
     )
+
+
+# Constant weights as signed bytes
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A dequantized constant: (values - zero) * scale.
+
+    Scale and zero point have one element, or one for each index of ``axis``.
+    """
+
+    values: np.ndarray
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int
+
+    def signed(self, axis: int) -> Signed | None:
+        """The values less their zero points; None if these are along another axis than outputs."""
+        return Signed.of(self.values, self.zero, axis) if self._fits(self.zero, axis) else None
+
+    def scales(self, axis: int) -> np.ndarray | None:
+        """One scale, or one for each index of an axis; None if they are along another axis."""
+        return self.scale.reshape(-1) if self._fits(self.scale, axis) else None
+
+    def _fits(self, vector: np.ndarray, axis: int) -> bool:
+        rank = max(1, self.values.ndim)
+        return vector.size == 1 or self.axis % rank == axis % rank
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Constant weights as signed bytes, plus a number if they do not fit.
+
+    Attributes
+    ----------
+    whole : numpy.ndarray
+        Weights less their zero points, int64.
+    values : numpy.ndarray
+        ``whole - moved``, int8.
+    moved : numpy.ndarray
+        One number, or one for each output; zero if the weights fit int8.
+    """
+
+    whole: np.ndarray
+    values: np.ndarray
+    moved: np.ndarray
+
+    @staticmethod
+    def of(values: np.ndarray, zero: np.ndarray, axis: int) -> Signed | None:
+        """Weights of bytes with one zero point, or one along an axis; None for other types."""
+        if values.dtype not in (np.int8, np.uint8):
+            return None
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        zero = np.asarray(zero, np.int64).reshape(shape)
+        whole = values.astype(np.int64) - zero
+        fits = not whole.size or (whole.min() >= -_SIGNED and whole.max() < _SIGNED)
+        middle = _SIGNED if values.dtype == np.uint8 else 0
+        moved = np.zeros_like(zero) if fits else middle - zero
+        return Signed(whole, (whole - moved).astype(np.int8), moved)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the weights do not fit int8."""
+        return bool(np.any(self.moved))
+
+    def transposed(self) -> Signed:
+        """The weights of a matrix, transposed."""
+        values = np.ascontiguousarray(self.values.T)
+        return Signed(self.whole.T, values, np.transpose(self.moved))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A 2-D convolution's strides, dilations and padding (top, left, bottom, right)."""
+
+    strides: list[int]
+    dilations: list[int]
+    pads: list[int]
+    group: int
+
+    @staticmethod
+    def of(given: dict[str, list[int]]) -> Window:
+        """Read a convolution's attributes."""
+        defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4}
+        parts = {name: list(given.get(name, each)) for name, each in defaults.items()}
+        return Window(**parts, group=int(given.get("group", 1)))
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """Attributes of ONNX's operator."""
+        return asdict(self)
+
+    def sums(self, weights: np.ndarray, shape: list[int]) -> np.ndarray:
+        """Sums of the weights whose taps are inside an input of this shape, channels first.
+
+        int64, shape (1, filters, 1, 1), or (1, filters, height, width) with padding.
+        """
+        taps = weights.astype(np.int64).sum(1)
+        if not any(self.pads):
+            return taps.sum((1, 2)).reshape(1, -1, 1, 1)
+        inside = [self._inside(axis, shape[2 + axis], taps.shape[1 + axis]) for axis in (0, 1)]
+        return np.einsum("orc,yr,xc->oyx", taps, *inside)[None]
+
+    def _inside(self, axis: int, extent: int, taps: int) -> np.ndarray:
+        """Whether each tap is inside the input, for each output along an axis, (outputs, taps)."""
+        first, last = self.pads[axis], self.pads[axis + 2]
+        step, reach = self.strides[axis], self.dilations[axis]
+        outputs = (extent + first + last - (taps - 1) * reach - 1) // step + 1
+        places = np.arange(outputs)[:, None] * step + np.arange(taps) * reach - first
+        return ((places >= 0) & (places < extent)).astype(np.int64)
+
+
+# The pass
+
+
+class Walk(Deferring):
+    """Defers float tensors until an operator needs their floats.
+
+    Attributes
+    ----------
+    floats : dict
+        Deferred float tensors, by name.
+    weights : dict
+        Dequantized constants by name, each with the node that computes it.
+    unsigned : dict of (str, bool)
+        By name of a quantized tensor, the unsigned tensor that holds it, and whether it is signed.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        super().__init__(model)
+        self.floats: dict[str, Bytes | Scaled] = {}
+        self.weights: dict[str, tuple[Dequantized, NodeProto]] = {}
+        self.unsigned: dict[str, tuple[str, bool]] = {}
+        self._written: set[str] = set()
+
+    def write(self, name: str) -> None:
+        """Add the nodes that compute a deferred tensor, unless the graph has them."""
+        if name in self._written:
+            return
+        graph = self.graph
+        if name in self.floats:
+            floats_of(graph, self.floats[name], name)
+        elif name in self.weights:
+            write_dequantized(graph, self.weights[name][1])
+        elif name in self.unsigned:
+            found, signed = self.unsigned[name]
+            if signed:
+                wide = graph.cast(found, TensorProto.INT32)
+                moved = graph.op("Sub", [wide, graph.constant(np.int32(_SIGNED))])
+                graph.cast(moved, TensorProto.INT8, name)
+            elif found != name:
+                graph.op("Identity", [found], name)
+        else:
+            return
+        self._written.add(name)
+
+    def only_read_by_quantizers(self, name: str) -> bool:
+        """Whether every operator that reads a tensor quantizes it."""
+        return all(node.op_type == QUANTIZE for node in self.readers.get(name, []))
+
+    def defer(self, name: str, value: Bytes | Scaled) -> bool:
+        """Defer a float tensor; returns True."""
+        self.floats[name] = value
+        shape = self.graph.shape(name)
+        if shape is not None:
+            kind = TensorProto.UINT8 if isinstance(value, Bytes) else 0
+            self.graph.declare(value.name, kind or self.graph.element_type(value.name), shape)
+        return True
+
+    def bytes_of(self, name: str) -> Bytes | None:
+        """The bytes that a float tensor was dequantized from, if any."""
+        found = self.floats.get(name)
+        return found if isinstance(found, Bytes) else None
+
+    def scaled(self, name: str) -> Scaled | None:
+        """A deferred float tensor; None if it has more than one reader."""
+        found = self.floats.get(name)
+        if isinstance(found, Bytes):
+            return found.scaled
+        # Each of several readers would compute it again.
+        return found if len(self.readers.get(name, [])) <= 1 else None
+
+    def unsigned_of(self, name: str, element_type: int) -> str:
+        """The unsigned tensor that holds a quantized one, 128 added to signed bytes."""
+        if name in self.unsigned:
+            return self.unsigned[name][0]
+        if element_type == TensorProto.UINT8:
+            return name
+        graph = self.graph
+        wide = graph.cast(name, TensorProto.INT32)
+        moved = graph.op("Add", [wide, graph.constant(np.int32(_SIGNED))])
+        found = graph.cast(moved, TensorProto.UINT8)
+        self.unsigned[name] = (found, True)
+        self._written.add(name)
+        return found

@@ -20,7 +20,9 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized import products
 from fewtune.onnx_graph.quantized.affine import (
     Bytes,
+    Dequantized,
     Scaled,
+    Walk,
     dynamic_quantize,
     number,
     parameters,
@@ -29,8 +31,8 @@ from fewtune.onnx_graph.quantized.affine import (
     write_quantized,
 )
 from fewtune.onnx_graph.quantized.normalize import DEQUANTIZE, DYNAMIC, QUANTIZE
-from fewtune.onnx_graph.quantized.walk import Walk
-from fewtune.onnx_graph.quantized.weights import Dequantized
+
+_Handler = Callable[[Walk, NodeProto], bool]
 
 # A model without any of these is not quantized.
 _QUANTIZED = frozenset({QUANTIZE, DEQUANTIZE, DYNAMIC, "ConvInteger", "MatMulInteger"})
@@ -56,20 +58,26 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
     """
     if not any(node.op_type in _QUANTIZED for node in model.graph.node):
         return model
-    walk = Walk(model)
-    for node in model.graph.node:
-        domain = "" if node.domain in STANDARD else node.domain
-        handler = _HANDLERS.get(node.op_type) if kernels and not domain else None
-        if handler is not None and handler(walk, node):
-            continue
-        for name in node.input:
-            walk.write(name)
-        plain = _PLAIN.get(node.op_type) if not domain else None
-        if plain is None or not plain(walk.graph, node):
-            walk.graph.add(node, {})
-    for value in model.graph.output:
-        walk.write(value.name)
-    return walk.graph.model()
+    return _Lift(model, _HANDLERS if kernels else {}).rewritten()
+
+
+class _Lift(Walk):
+    """The pass, with the operators that it computes in integers."""
+
+    def __init__(self, model: ModelProto, handlers: dict[str, _Handler]) -> None:
+        super().__init__(model)
+        self._handlers = handlers
+
+    def takes(self, node: NodeProto) -> bool:
+        """Compute a node in integers; False if it has no such form."""
+        handler = self._handlers.get(node.op_type) if node.domain in STANDARD else None
+        return handler is not None and handler(self, node)
+
+    def add(self, node: NodeProto) -> None:
+        """Add a node in floats."""
+        plain = _PLAIN.get(node.op_type) if node.domain in STANDARD else None
+        if plain is None or not plain(self.graph, node):
+            super().add(node)
 
 
 def _dequantize(walk: Walk, node: NodeProto) -> bool:
@@ -189,7 +197,7 @@ def _concatenation(walk: Walk, node: NodeProto) -> bool:
     if isinstance(like, Bytes) and all(isinstance(p, Bytes) and p.is_like(like) for p in parts):
         return _on_bytes(walk, node, [part.name for part in parts], like)
     readers = walk.readers.get(node.output[0], [])
-    if len(readers) != 1 or readers[0] is None or readers[0].op_type != QUANTIZE:
+    if len(readers) != 1 or readers[0].op_type != QUANTIZE:
         return False
     _, scale, zero = optional(readers[0].input, 3)
     kind = walk.graph.element_type(zero) if zero else TensorProto.UINT8
@@ -226,7 +234,7 @@ def _average(walk: Walk, node: NodeProto) -> bool:
 # Operators that move elements of their first input, or take the largest.
 _MOVERS = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _MOVERS += ("Slice", "Split", "DepthToSpace", "SpaceToDepth", "Resize")
-_HANDLERS: dict[str, Callable[[Walk, NodeProto], bool]] = {
+_HANDLERS: dict[str, _Handler] = {
     DEQUANTIZE: _dequantize,
     QUANTIZE: _quantize,
     "Conv": products.product,

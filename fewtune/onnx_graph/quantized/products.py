@@ -13,11 +13,12 @@ from fewtune.onnx_graph.quantized.affine import (
     EXACT,
     MOST_OF_BYTE,
     Scaled,
+    Signed,
+    Walk,
+    Window,
     centered,
     exact_product,
 )
-from fewtune.onnx_graph.quantized.walk import Walk
-from fewtune.onnx_graph.quantized.weights import Signed, Window
 
 _PLANE = 4
 _MOST_SUM = 2**31 - 1

@@ -4,7 +4,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators.refused import refuse_untuned
+from fewtune.onnx_graph.checks import refuse_untuned
 
 
 def model_of(operator: str, domain: str) -> ModelProto:

@@ -5,6 +5,7 @@ import pytest
 from onnx import helper
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.operators.expand import EARLY, expand
 from tests.expanded_models import assert_node, assert_same
 from tests.tiny_models import make_model
 
@@ -17,12 +18,20 @@ def normal(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def test_sequences_are_reversed_up_to_their_lengths():
+def reversing(lengths):
     node = helper.make_node(
         "ReverseSequence", ["x", "lengths"], ["y"], "reverse", batch_axis=1, time_axis=0
     )
-    data = normal(4, 3, 2)
-    assert_same(model_of(node, data, {"lengths": np.array([4, 2, 3])}), {"x": data})
+    return model_of(node, normal(4, 3, 2), {"lengths": np.array(lengths)})
+
+
+def test_an_axis_is_reversed():
+    assert_same(reversing([4, 4, 4]), {"x": normal(4, 3, 2)})
+
+
+def test_sequences_of_different_lengths_are_refused_by_name():
+    with pytest.raises(InputError, match="ReverseSequence node 'reverse' reverses sequences"):
+        expand(reversing([4, 2, 3]), EARLY)
 
 
 def test_a_split_with_an_empty_part_is_refused_by_name():
