@@ -40,10 +40,9 @@ from matplotlib.axes import Axes
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.common import alone, one_line_errors
+from benchmarks.helpers.common import alone, one_line_errors, run_limited, why_ended
 from benchmarks.helpers.models import model_of
 from benchmarks.helpers.pictures import drawn
-from benchmarks.wild import ended, reason, run_limited
 from fewtune.artifacts import CompileReport, Curve, Fingerprint, Metrics, PredictReport
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
@@ -61,8 +60,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 FLOATS = (
     "densenet121 mobilenet_v2 resnet50_v1 squeezenet_v1_1 ssd512_resnet50 vgg19_bn yolov3_mobilenet"
 )
-BYTES = "squeezenet_v1_1 mobilenet_v2 resnet50_v1 yolov3_mobilenet vgg19_bn bert_mini"
-MODELS = [*FLOATS.split(), *(f"{name}-int8" for name in BYTES.split())]
+_BYTES = "squeezenet_v1_1 mobilenet_v2 resnet50_v1 yolov3_mobilenet vgg19_bn bert_mini"
+BYTES = _BYTES.split()
+MODELS = [*FLOATS.split(), *(f"{name}-int8" for name in BYTES)]
 # The libraries; all but the first have a folder of their own, with the kernels that were built.
 FIRST, AT_5, FINAL, FULL, BUDGET = "first", "at_5", "final", "full", "budget"
 KERNELS = "kernels"
@@ -70,7 +70,7 @@ _IMPORTED = ("fingerprint", "bank", "import", "tasks")
 _PREDICTED = (*_IMPORTED, "predict", "select")
 # Rounds that end by their budget alone.
 _GOES_ON = {"share_schedules": {"least_gain": 1e-9}}
-_LIMIT_S = 7200.0
+LIMIT_S = 7200.0
 _TUNE = "import json, sys, fewtune; fewtune.tune(**json.loads(sys.argv[1]))"
 
 
@@ -84,9 +84,9 @@ def tune_apart(folder: Path, asked: dict[str, Any], options: dict[str, Any] | No
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "XDG_CACHE_HOME": str(kernels)}
     # The folder has no logs of earlier tunings to begin from.
     command = [sys.executable, "-c", _TUNE, arguments]
-    code, lines = run_limited(command, folder, _LIMIT_S, environment)
+    code, lines = run_limited(command, folder, LIMIT_S, environment)
     if code:
-        raise MachineError(f"{folder}: {ended(code, _LIMIT_S) if code < 0 else reason(lines)}")
+        raise MachineError(f"{folder}: {why_ended(code, lines, LIMIT_S)}")
 
 
 def begin_from(base: Path, folder: Path, steps: Sequence[str]) -> None:

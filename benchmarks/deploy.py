@@ -27,14 +27,8 @@ from fewtune.util.table import Table
 
 _RESULTS = Path(__file__).parent.parent / "results"
 _HEADINGS = [
-    "model",
-    "library MB",
-    "ONNX MB",
-    "growth",
-    "start s",
-    "onnxruntime start s",
-    "resident MB",
-    "onnxruntime resident MB",
+    *("model", "library MB", "ONNX MB", "growth", "start s", "onnxruntime start s"),
+    *("resident MB", "onnxruntime resident MB"),
 ]
 
 

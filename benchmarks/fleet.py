@@ -7,8 +7,6 @@ machine over the same without one: seconds of tuning, and the latency.
 ``board_best_ratio``: the best of eight random candidates a task, as two RPC servers of this machine
 measure them, over the same eight in this process, one thread each: the fastest's seconds. Only
 candidates that both measured count.
-``board_choice_ratio``, ``board_choice_worst``: what the servers' best takes in this process over
-the best of this process, as geometric mean and at worst: what a board's measuring loses.
 They take turns, and medians of the ratios stand; have the machine alone.
 
 ``results/fleet.json`` gets them; what a call leaves out stays, such as ``aarch64_max_error``, which
@@ -174,7 +172,7 @@ def board(model: str) -> dict[str, Any]:
             trials_per_task=8, batch_size=8, strategy="random", informed_start=False,
             predictor="never", start_from=str(folder / "none"), least_gain=0.0,
         )  # fmt: skip
-        ratios, choices = [], []
+        ratios = []
         for number in range(_ROUNDS):
             pair = [("here", here), ("board", there)]
             found = {}
@@ -190,15 +188,7 @@ def board(model: str) -> dict[str, Any]:
                 best_s = min(of_here[key] for key in both)
                 chosen = min(both, key=of_board.__getitem__)
                 ratios.append(of_board[chosen] / best_s)
-                choices.append(of_here[chosen] / best_s)
-        same = sum(choice == 1.0 for choice in choices)
-        print(f"{same} of {len(ratios)} times both name the same candidate the best")
-    return {
-        "board_best_ratio": round(statistics.median(ratios), 3),
-        "board_choice_ratio": round(statistics.geometric_mean(choices), 3),
-        "board_choice_worst": round(max(choices), 3),
-        "board_same_best_pct": round(100 * same / len(ratios), 1),
-    }
+    return {"board_best_ratio": round(statistics.median(ratios), 3)}
 
 
 def times_of(journals: Path) -> dict[str, dict[str, float]]:

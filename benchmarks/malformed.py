@@ -138,7 +138,7 @@ def mutated(root: Path, count: int, chance: random.Random) -> Iterator[dict[str,
 def models() -> Iterator[dict[str, Any]]:
     """Every malformed model, checked in a fork of this process."""
     for case in malformed_models.cases():
-        found = malformed_models.check_case_warm(case)
+        found = malformed_models.check_case(case)
         ended = Ended(found.code, f"fewtune: {found.said}", found.seconds)
         yield row("models", case.name, ended, [found.fault] if found.fault else [])
 
@@ -149,29 +149,23 @@ _KEPT = (
 )
 
 
-def keep(root: Path, kept: Path) -> None:
-    """Copy what is damaged."""
+def copy_kept(source: Path, to: Path) -> None:
+    """Copy what is damaged, in place of what is there."""
     for name in _KEPT:
-        source = root / name
-        if source.is_dir():
-            shutil.copytree(source, kept / name)
+        place = to / name
+        if place.is_dir():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, place)
         else:
-            shutil.copy2(source, kept / name)
+            shutil.copy2(source / name, place)
 
 
 def restore(root: Path, kept: Path) -> None:
     """Put everything back."""
     shutil.rmtree(root.with_name("merged"), ignore_errors=True)
-    for name in _KEPT:
-        place = root / name
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
-        if (kept / name).is_dir():
-            shutil.copytree(kept / name, place)
-        else:
-            shutil.copy2(kept / name, place)
+    copy_kept(kept, root)
 
 
 def prepare(root: Path) -> None:
@@ -225,7 +219,7 @@ def main() -> int:
         root, kept = Path(scratch) / "checkout", Path(scratch) / "kept"
         prepare(root)
         kept.mkdir()
-        keep(root, kept)
+        copy_kept(root, kept)
         chance = random.Random(options.seed)
         chosen = list(cases(root, chance))
         if options.only:

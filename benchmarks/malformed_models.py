@@ -1,4 +1,4 @@
-"""Malformed models, each through ``fewtune check``: a sentence and a documented code, always.
+"""Malformed models through what ``fewtune check`` calls: a sentence and a documented code, always.
 
 Files are made from one small network: cut short, bits flipped, of wrong types, with cycles, sizes
 of zero or far too large, external data outside of their folder, and so on. A run is good where the
@@ -12,12 +12,9 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,23 +170,7 @@ def judged(case: Case, code: int, output: str, errors: str, seconds: float = 0.0
 
 
 def check_case(case: Case) -> Result:
-    """Put one case through the command."""
-    with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
-        path = case.write(Path(scratch))
-        command = [sys.executable, "-m", "fewtune.pipelines.cli", "check", str(path), "--json"]
-        began_s = time.perf_counter()
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Result(case.name, -1, LIMIT_S, "", f"still running after {LIMIT_S} s")
-        seconds = time.perf_counter() - began_s
-    return judged(case, done.returncode, done.stdout, done.stderr, seconds)
-
-
-def check_case_warm(case: Case) -> Result:
-    """Put one case through what the command calls, in a fork of this process."""
+    """Put one case through what `fewtune check` calls, in a fork of this process."""
     from fewtune.model_check.check import check_here
     from fewtune.model_check.job import CheckJob
 
@@ -209,32 +190,18 @@ def check_case_warm(case: Case) -> Result:
 
 def main() -> None:
     """Check all, or those named."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--case", nargs="+", help="only these")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument(
-        "--warm", action="store_true", help="fork a process that has all loaded: faster, no command"
-    )
-    parser.add_argument("--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
     chosen = [case for case in cases() if case.name in (arguments.case or [case.name])]
-    results = []
-    with ThreadPoolExecutor(arguments.processes) as pool:
-        warm = arguments.warm
-        if warm:
-            detect_fingerprint(FingerprintOptions())
-        for result in map(check_case_warm, chosen) if warm else pool.map(check_case, chosen):
-            results.append(result)
-            verdict = f"FAULT: {result.fault}" if result.fault else f"code {result.code}"
-            print(f"{result.name:22} {verdict:12} {result.seconds:5.1f} s  {result.said}")
-            sys.stdout.flush()
-    faults = [result for result in results if result.fault]
-    summary = {"models": len(results), "as they should": len(results) - len(faults)}
-    summary["faults"] = len(faults)
-    if arguments.output:
-        lines = [result._asdict() for result in results]
-        arguments.output.write_text(json.dumps(summary | {"results": lines}, indent=1) + "\n")
-    print(json.dumps(summary))
+    # What every case needs is loaded before the forks.
+    detect_fingerprint(FingerprintOptions())
+    faults = 0
+    for result in map(check_case, chosen):
+        faults += bool(result.fault)
+        verdict = f"FAULT: {result.fault}" if result.fault else f"code {result.code}"
+        print(f"{result.name:22} {verdict:12} {result.seconds:5.1f} s  {result.said}", flush=True)
+    print(json.dumps({"models": len(chosen), "faults": faults}))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ import argparse
 import json
 import math
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +28,8 @@ from typing import Any, NamedTuple
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.common import alone
+from benchmarks.anytime import KERNELS, LIMIT_S, begin_from
+from benchmarks.helpers.common import alone, run_limited, why_ended
 from benchmarks.helpers.models import model_of
 from fewtune.artifacts import CompileReport, Fingerprint, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark.benchmark import conditions_of
@@ -42,6 +41,7 @@ from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.stages.commit import commit
 from fewtune.steps.sections import sections
 from fewtune.steps.steps import NAME, Run
+from fewtune.steps.steps import STEPS as _STEPS
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.switches import VARIABLE
 from fewtune.util.table import Table, number
@@ -55,10 +55,7 @@ MODELS = (
     "squeezenet_v1_1-int8",
 )
 # The folders that steps write, in their order.
-STEPS = (
-    *("fingerprint", "import", "tasks", "bank", "predict"),
-    *("select", "tune", "share", "compile"),
-)
+STEPS = tuple(step.folder for step in _STEPS)
 ON = "all on"
 
 
@@ -103,35 +100,22 @@ def folder_of(work: Path, model: str, seed: int, off: Off) -> Path:
     return work / model / str(seed) / "".join(c if c.isalnum() else "_" for c in off.name)
 
 
-def registered(work: Path, model: str) -> None:
-    """Register a model of the zoo, or of ``wild.toml``, for all its tunings."""
-    file, inputs = model_of(model, work / "files")
-    inputs.add(str(file), work / "models" / model, NAME, replace=True)
-
-
 def tune(work: Path, model: str, trials: int, seed: int, off: Off) -> None:
     """Tune a model without a mechanism, in a process of its own, and note what that took."""
     folder, base = folder_of(work, model, seed, off), folder_of(work, model, seed, BY_NAME[ON])
-    if not folder.is_dir():
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(work / "models" / model, partial / "models")
-        for step in STEPS[: STEPS.index(off.first)]:
-            shutil.copytree(base / step, partial / step)
-            (partial / "keys").mkdir(exist_ok=True)
-            shutil.copy(base / "keys" / step, partial / "keys" / step)
-        partial.rename(folder)
+    if steps := STEPS[: STEPS.index(off.first)]:
+        begin_from(base, folder, steps)
+    file, inputs = model_of(model, work / "files")
+    inputs.add(str(file), folder / "models", NAME, replace=True)
+    # Kernels that another tuning built are not linked: that would shorten this one.
+    kernels = folder / KERNELS
+    kernels.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, VARIABLE: ",".join(off.switches), "XDG_CACHE_HOME": str(kernels)}
     command = [sys.executable, __file__, "--one", str(folder), json.dumps(off.options)]
-    done = subprocess.run(
-        [*command, "--trials", str(trials), "--seeds", str(seed)],
-        env={**os.environ, VARIABLE: ",".join(off.switches)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no word of it"])[-1]
-        raise InputError(f"{model} without {off.name}: {last}")
+    command += ["--trials", str(trials), "--seeds", str(seed)]
+    code, lines = run_limited(command, folder, LIMIT_S, environment)
+    if code:
+        raise InputError(f"{model} without {off.name}: {why_ended(code, lines, LIMIT_S)}")
     spent_s = (
         SelectionTiming.read(folder / "select").selecting_s
         + TuneReport.read(folder / "tune").tuning_s
@@ -243,7 +227,6 @@ def main() -> None:
                 folder = folder_of(given.work, model, seed, off)
                 if done_of(folder, given.trials) or time.monotonic() > end_s:
                     continue
-                registered(given.work, model)
                 began_s = time.monotonic()
                 tune(given.work, model, given.trials, seed, off)
                 print(f"{model} without {off.name}: {time.monotonic() - began_s:.0f} s", flush=True)

@@ -3,7 +3,7 @@
 Each test of ``onnx.backend.test.case.node`` that onnxruntime runs is imported, gets default
 schedules, is exported, loaded and compared with onnxruntime. Inputs that steer shapes (axes, sizes,
 pads) are constants in real models, and are bound here. Prints a table by operator; the last line is
-JSON. Two processes share the tests; one that dies costs the test it was at, and counts as crashed.
+JSON. Two processes share the tests, each test in a fork; one that dies counts as crashed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,9 @@ from onnx import helper, numpy_helper
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.helpers.forked import in_fork
 from fewtune.errors import FewtuneError, VerificationError, last_line
+from fewtune.util.table import Table
 
 
 def selected_boxes(rows: np.ndarray) -> np.ndarray:
@@ -117,50 +119,13 @@ def compiled_outputs(
 
 
 # Inputs that decide shapes, or which of a node's graphs runs, by their names in ONNX's definitions.
-STEERING = frozenset(
-    [
-        "axes",
-        "axis",
-        "shape",
-        "pads",
-        "repeats",
-        "K",
-        "starts",
-        "ends",
-        "steps",
-        "split",
-        "sizes",
-        "scales",
-        "roi",
-        "output_shape",
-        "depth",
-        "start",
-        "limit",
-        "delta",
-        "M",
-        "trip_count",
-        "cond",
-        "condition",
-        "k",
-        "max_output_boxes_per_class",
-        "iou_threshold",
-        "score_threshold",
-        "dft_length",
-        "size",
-        "frame_step",
-        "frame_length",
-        "block_shape",
-        "image_shape",
-        "ratio",
-        "training_mode",
-        "num_mel_bins",
-        "sample_rate",
-        "lower_edge_hertz",
-        "upper_edge_hertz",
-    ]
-)
-
-
+_STEERING = """
+axes axis shape pads repeats K starts ends steps split sizes scales roi output_shape depth
+start limit delta M trip_count cond condition k max_output_boxes_per_class iou_threshold
+score_threshold dft_length size frame_step frame_length block_shape image_shape ratio
+training_mode num_mel_bins sample_rate lower_edge_hertz upper_edge_hertz
+"""
+STEERING = frozenset(_STEERING.split())
 STEERING_BY_OPERATOR = frozenset(
     {("ConstantOfShape", "input"), ("Pad", "constant_value"), ("Compress", "condition")}
 )
@@ -273,119 +238,64 @@ def run_test(case: Any) -> Result | None:
     return result("wrong", problem) if problem else result("right")
 
 
-def _work(pipe: Connection) -> None:
-    """A worker: runs the tests whose names come through the pipe."""
+known_tests = cache(node_tests)
+
+
+def _load() -> None:
+    """Load what every test needs, before it is forked."""
     os.environ["TVM_NUM_THREADS"] = "1"
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
     warnings.simplefilter("ignore")
-    cases = node_tests()
+    known_tests()
     importlib.import_module("fewtune.model.import_model")
-    pipe.send(None)
-    while (name := pipe.recv()) is not None:
-        pipe.send(run_test(cases[name]))
 
 
-class Worker:
-    """A process that runs tests, and the test it is at."""
+def run_apart(name: str) -> Result | None:
+    """Put a test through in a fork of this process, which it may take along."""
+    case = known_tests()[name]
 
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-        self.test: str | None = None
-        self.is_ready = False
-        self._began_s = time.monotonic()
+    def work() -> None:
+        result = run_test(case)
+        print(f"\n{json.dumps(result)}", flush=True)
 
-    @property
-    def seconds(self) -> float:
-        """Since it began with its test."""
-        return time.monotonic() - self._began_s
-
-    def give(self, test: str) -> None:
-        """Hand it a test."""
-        self.test = test
-        self._began_s = time.monotonic()
-        self.pipe.send(test)
-
-    def end(self) -> None:
-        """End the process, whatever it is at."""
-        self._process.kill()
-        self._process.join()
+    ended = in_fork(work, SECONDS_A_TEST)
+    if ended.code == 0:
+        said = json.loads(ended.text.splitlines()[-1])
+        return said and Result(*said)
+    fault = f"still running after {SECONDS_A_TEST} s" if ended.code is None else "the process died"
+    return Result(name, operator_of(case), "crashed", fault, round(ended.seconds, 2))
 
 
-def run_tests(names: list[str], operators: dict[str, str], processes: int) -> Iterator[Result]:
-    """Run tests in processes that may die; those that onnxruntime does not run are left out."""
-    waiting = list(reversed(names))
-    workers = [Worker() for _ in range(min(processes, len(names)))]
-    while any(worker.test is not None or not worker.is_ready for worker in workers):
-        ready = wait([worker.pipe for worker in workers], timeout=1)
-        for place, worker in enumerate(workers):
-            if worker.pipe in ready:
-                try:
-                    result = worker.pipe.recv()
-                except (EOFError, OSError):
-                    fault = "the process died"
-                else:
-                    worker.is_ready, worker.test = True, None
-                    if result is not None:
-                        yield result
-                    if waiting:
-                        worker.give(waiting.pop())
-                    continue
-            elif worker.test is not None and worker.seconds > SECONDS_A_TEST:
-                fault = f"still running after {SECONDS_A_TEST} s"
-            else:
-                continue
-            worker.end()
-            if not worker.is_ready:
-                raise RuntimeError("a worker died before its first test")
-            if worker.test is not None:
-                seconds = round(worker.seconds, 2)
-                yield Result(worker.test, operators[worker.test], "crashed", fault, seconds)
-            workers[place] = Worker()
-    for worker in workers:
-        worker.end()
-
-
-def table(results: list[Result]) -> str:
-    """Outcomes by operator, as Markdown; operators whose tests are all right are left out."""
+def table(results: list[Result]) -> Table:
+    """Outcomes by operator; operators whose tests are all right are left out."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         counts[result.operator][result.outcome] += 1
-    lines = [f"| operator | {' | '.join(OUTCOMES)} |", "| :--- |" + " ---: |" * len(OUTCOMES)]
-    for operator in sorted(name for name in counts if counts[name].keys() - {"right"}):
-        cells = " | ".join(str(counts[operator][outcome]) for outcome in OUTCOMES)
-        lines.append(f"| {operator} | {cells} |")
-    return "\n".join(lines)
+    shown = sorted(name for name in counts if counts[name].keys() - {"right"})
+    rows = [[name, *(str(counts[name][outcome]) for outcome in OUTCOMES)] for name in shown]
+    return Table(["operator", *OUTCOMES], rows)
 
 
 def main() -> None:
     """Run the tests, print the table and the sums."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--operator", nargs="+", help="only tests of these operators")
-    parser.add_argument("--test", nargs="+", help="only these tests")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
     cases = node_tests()
-    operators = {name: operator_of(case) for name, case in cases.items()}
     names = [
         name
         for name in sorted(cases)
-        if operators[name] in (arguments.operator or [operators[name]])
-        and name in (arguments.test or [name])
+        if not arguments.operator or operator_of(cases[name]) in arguments.operator
     ]
     results = []
-    for result in run_tests(names, operators, arguments.processes):
-        results.append(result)
-        if result.outcome != "right":
-            print(f"{result.outcome:8} {result.name} [{result.operator}] {result.reason}")
-            sys.stdout.flush()
-    print(table(results))
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, _load) as pool:
+        for result in filter(None, pool.imap_unordered(run_apart, names)):
+            results.append(result)
+            if result.outcome != "right":
+                said = f"{result.outcome:8} {result.name} [{result.operator}] {result.reason}"
+                print(said, flush=True)
+    print(table(results).markdown())
     outcomes = Counter(result.outcome for result in results)
     summary = {"tests": len(names), "onnxruntime": len(results)}
     summary |= {outcome: outcomes[outcome] for outcome in OUTCOMES}

@@ -7,7 +7,7 @@ within ``--budget-s``: every strategy searches the eight tasks of the engine ben
 command goes on there, with more seeds.
 
 ``results/study.json`` has lists of rows (``strategies``, ``cost_models``), each with a ``name``.
-Its pictures stand in ``docs/study.md``.
+``docs/study.md`` shows its pictures.
 """
 
 from __future__ import annotations
@@ -83,8 +83,6 @@ def _label(row: dict[str, Any]) -> str:
 
 
 PROJECT = Path(__file__).parents[1]
-# What is replayed: strategies on the recorded task, and cost models on this and that.
-_REPLAYS = ("strategies", "recorded", "practice")
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -104,27 +102,6 @@ def measure(arguments: argparse.Namespace) -> None:
             print(f"a search ended by signal {-child.exitcode}; going on", flush=True)
 
 
-def models_replayed(
-    arguments: argparse.Namespace, replays: list[str], earlier: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Rows of cost models: those of the replays that are asked for anew, the others as they are."""
-    practice = sorted((PROJECT / "results" / "practice").glob("*.npz"))
-    made = {
-        "recorded": lambda: replay.models_on_recorded(arguments.seeds),
-        "practice": lambda: [r for file in practice for r in replay.models_on_practice(file)],
-    }
-    rows: list[dict[str, Any]] = []
-    for part, make in made.items():
-        print(f"replaying {part}" if part in replays else f"keeping {part}", flush=True)
-        rows += make() if part in replays else [row for row in earlier if _replay_of(row) == part]
-    return rows
-
-
-def _replay_of(row: dict[str, Any]) -> str:
-    """Which replay a cost model's row is of."""
-    return "recorded" if row["on"].startswith("recorded") else "practice"
-
-
 def main() -> None:
     """Run the parts that are asked for, and write file and pictures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -134,26 +111,22 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=4, help="of each of two models (measured)")
     parser.add_argument("--trials", type=int, default=64, help="of a search (measured)")
     parser.add_argument("--most-seeds", type=int, default=5, help="as the budget lasts")
-    parser.add_argument("--replays", nargs="*", choices=_REPLAYS, default=list(_REPLAYS))
     parser.add_argument("--work", type=Path, default=Places().scratch / "study", metavar="DIR")
     parser.add_argument("--output", type=Path, default=PROJECT / "results" / "study.json")
-    parser.add_argument("--pictures", type=Path, default=PROJECT / "docs", metavar="DIR")
+    parser.add_argument("--pictures", type=Path, default=PROJECT / "results", metavar="DIR")
     arguments = parser.parse_args()
     earlier = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
     if arguments.measured:
         measure(arguments)
     blocks = strategies.blocks(arguments.work, arguments.trials)
-    searched = earlier.get("strategies", [])
-    if "strategies" in arguments.replays:
-        recorded = replay.strategies_recorded(arguments.seeds)
-    else:
-        recorded = [row for row in searched if "over_optimum" in row]
+    measured = [row for row in earlier.get("strategies", []) if "over_best" in row]
+    recorded = replay.strategies_recorded(arguments.seeds)
+    models = replay.models_on_recorded(arguments.seeds)
+    for file in sorted((PROJECT / "results" / "practice").glob("*.npz")):
+        models += replay.models_on_practice(file)
     found = {
-        "strategies": recorded
-        + (strategy_rows.rows(blocks) or [row for row in searched if "over_best" in row]),
-        "cost_models": models_replayed(
-            arguments, arguments.replays, earlier.get("cost_models", [])
-        ),
+        "strategies": recorded + (strategy_rows.rows(blocks) or measured),
+        "cost_models": models,
     }
     write_text(arguments.output, canonical_json(found))
     for name, picture in pictures(found, blocks).items():

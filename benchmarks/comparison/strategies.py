@@ -11,6 +11,7 @@ import json
 import math
 import os
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.comparison.strategy_rows import NOTHING
-from benchmarks.helpers.heavy_tasks import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import predictor_for
@@ -29,7 +31,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Knowledge, Proposal, make_strategy
-from fewtune.task.extract import Task
+from fewtune.task.extract import Task, extract_tasks
 from fewtune.timing.cache_state import MEASURING
 from fewtune.workers.pool import WorkerPool
 
@@ -59,6 +61,18 @@ class Run(NamedTuple):
     at_s: list[float]
     search_s: float
     point: Point | None
+
+
+def model_tasks(name: str, fingerprint: Fingerprint, count: int) -> list[Task]:
+    """The tasks of a model that take most of its time, by operations, of distinct forms first."""
+    target = target_from_json(fingerprint.target)
+    with tempfile.TemporaryDirectory() as scratch:
+        registered = Path(__file__).parents[2] / "models"
+        import_model(name, registered, target, fingerprint.threads, ImportOptions(), Path(scratch))
+        tasks = extract_tasks(read_lowered(Path(scratch)))
+    heavy = [task for task in tasks if task.info.flops > 1e6 and "conv2d" in task.info.name]
+    heavy.sort(key=lambda task: (-task.info.flops * task.info.weight, task.info.name))
+    return heavy[:count]
 
 
 def engine_tasks(fingerprint: Fingerprint, a_model: int) -> list[Task]:
@@ -171,11 +185,7 @@ def earlier_runs(folder: Path, task: Task, seed: int, trials: int) -> dict[tuple
                 # It took this process along so many times: it found nothing.
                 found[key] = Run(*key, [], [], 0.0, None)
             continue
-        point = None
-        if line["point"]:
-            number, decisions = line["point"]
-            each = tuple(tuple(d) if isinstance(d, list) else d for d in decisions)
-            point = Point(number, each)
+        point = _point(*line["point"]) if line["point"] else None
         best_s = [math.inf if value is None else value for value in line["best_s"]]
         found[line["name"], line["judge"]] = Run(
             line["name"], line["judge"], best_s, line["at_s"], line["search_s"], point
@@ -218,12 +228,17 @@ def _block(
     }
 
 
+def _point(number: int, decisions: list[Any]) -> Point:
+    """A point that was written as JSON."""
+    return Point(number, tuple(tuple(d) if isinstance(d, list) else d for d in decisions))
+
+
 def _append(path: Path, line: dict[str, Any]) -> None:
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path) -> list[Any]:
     found = []
     for line in path.read_text().splitlines() if path.is_file() else []:
         try:
@@ -276,34 +291,22 @@ class Pool:
         self.known: dict[Point, Measured] = {}
         self._path = path
         self._specs = module_specs(task.mod)
-        head = json.dumps(
-            {
-                "workload": task.info.workload,
-                "device": fingerprint.device,
-                "target": fingerprint.target,
-                "threads": fingerprint.threads,
-                "tvm": fingerprint.versions.get("apache-tvm", ""),
-                "measuring": MEASURING,
-                "programs": [program.digest for program in self.space.programs],
-            },
-            sort_keys=True,
-        )
-        lines = path.read_text().splitlines() if path.is_file() else []
-        if lines[:1] == [head]:
-            self._read(lines[1:])
-        else:
+        conditions = {
+            "workload": task.info.workload,
+            "device": fingerprint.device,
+            "target": fingerprint.target,
+            "threads": fingerprint.threads,
+            "tvm": fingerprint.versions.get("apache-tvm", ""),
+            "measuring": MEASURING,
+            "programs": [program.digest for program in self.space.programs],
+        }
+        head, *lines = _lines(path) or [None]
+        if head != conditions:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(head + "\n")
-
-    def _read(self, lines: list[str]) -> None:
-        for line in lines:
-            try:
-                number, decisions, time_s, cost_s = json.loads(line)
-            except ValueError:
-                # The last line of a run that was killed.
-                continue
-            each = tuple(tuple(d) if isinstance(d, list) else d for d in decisions)
-            self.known[Point(number, each)] = Measured(
+            path.write_text(json.dumps(conditions) + "\n")
+            return
+        for number, decisions, time_s, cost_s in lines:
+            self.known[_point(number, decisions)] = Measured(
                 math.inf if time_s is None else time_s, cost_s
             )
 

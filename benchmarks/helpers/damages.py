@@ -17,35 +17,10 @@ from fewtune.predictor.pretrained import Pretrained
 
 OUT = f"out/{MODEL}"
 STRATEGY = "selective"
-WRONG_VALUES = (
-    "-1",
-    "0",
-    "abc",
-    "[]",
-    "{}",
-    "null",
-    "1e400",
-    "nan",
-    "true",
-    "- x: [",
-)
+WRONG_VALUES = ("-1", "0", "abc", "[]", "{}", "null", "1e400", "nan", "true", "- x: [")
 NAMES = (
-    "x" * 300,
-    "x" * 101,
-    " ",
-    "..",
-    ".",
-    ".hidden",
-    "../outside",
-    "a/b",
-    "Upper",
-    "bank",
-    "fingerprint",
-    "name\nwith a line",
-    "ünicode",
-    "a b",
-    "$(id)",
-    "*",
+    *("x" * 300, "x" * 101, " ", "..", ".", ".hidden", "../outside", "a/b", "Upper", "bank"),
+    *("fingerprint", "name\nwith a line", "ünicode", "a b", "$(id)", "*"),
 )
 
 
@@ -188,15 +163,8 @@ def _exchanged(root: Path, chance: random.Random) -> Iterator[Case]:
     """What comes from elsewhere: inputs, options, banks, predictors and libraries."""
     samples = root / "samples.npz"
     for what, do in damages(samples, chance):
-        given = (
-            *_COMMAND,
-            "add",
-            "three.onnx",
-            "--no-check",
-            "--name=refused",
-            "--inputs",
-            "samples.npz",
-        )
+        given = (*_COMMAND, "add", "three.onnx", "--no-check", "--name=refused")
+        given += ("--inputs", "samples.npz")
         yield Case("archives", what, given, (0, 2), do)
     for option in OPTIONS:
         ran = (*_COMMAND, "run", MODEL, "--set", option)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
-_FLOAT = TensorProto.FLOAT
+from tests.made.onnx_text import model_of
 
 
 class Case(NamedTuple):
@@ -32,25 +32,17 @@ class Case(NamedTuple):
 def network() -> ModelProto:
     """A convolution, an activation, a mean and a product, with seeded weights."""
     generator = np.random.default_rng(0)
-
-    def weight(name: str, *shape: int) -> TensorProto:
-        return numpy_helper.from_array(generator.normal(size=shape).astype(np.float32), name)
-
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"], name="relu"),
-        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="mean"),
-        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
-        helper.make_node("Gemm", ["f", "v", "u"], ["y"], name="product"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", _FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info("y", _FLOAT, [1, 5])],
-        [weight("w", 8, 3, 3, 3), weight("b", 8), weight("v", 8, 5), weight("u", 5)],
+    shapes = {"w": (8, 3, 3, 3), "b": (8,), "v": (8, 5), "u": (5,)}
+    return model_of(
+        """(float[1,3,8,8] x) => (float[1,5] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+            r = Relu (c)
+            p = GlobalAveragePool (r)
+            f = Flatten (p)
+            y = Gemm (f, v, u)
+        }""",
+        **{name: generator.normal(size=s).astype(np.float32) for name, s in shapes.items()},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def edited(edit: Callable[[ModelProto], None]) -> Callable[[Path], Path]:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
-from benchmarks.fixed_cost import PROJECT, three_convolutions
+from tests.made.onnx_text import model_of
 
+PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "three"
 # Enough that every stage has something to do, and can be interrupted at it.
 BUDGETS: dict[str, Any] = {
@@ -24,6 +26,25 @@ BUDGETS: dict[str, Any] = {
 }
 _LIMIT_S = 400
 _LEFT_OUT = ("results/", "docs/", "tests/")
+
+
+def three_convolutions() -> onnx.ModelProto:
+    """Convolutions 3x3, 1x1, 3x3 of 28x28, each with a ReLU; seeded weights."""
+    random, weights = np.random.default_rng(0), {}
+    for name, shape in {"w0": (32, 16, 3, 3), "w1": (64, 32, 1, 1), "w2": (64, 64, 3, 3)}.items():
+        scale = np.sqrt(2 / np.prod(shape[1:]))
+        weights[name] = (scale * random.standard_normal(shape)).astype(np.float32)
+    return model_of(
+        """(float[1,16,28,28] image) => (float[1,64,28,28] r2) {
+            c0 = Conv <pads = [1, 1, 1, 1]> (image, w0)
+            r0 = Relu (c0)
+            c1 = Conv (r0, w1)
+            r1 = Relu (c1)
+            c2 = Conv <pads = [1, 1, 1, 1]> (r1, w2)
+            r2 = Relu (c2)
+        }""",
+        **weights,
+    )
 
 
 def copy_checkout(root: Path) -> None:

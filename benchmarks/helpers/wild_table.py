@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 from fewtune.artifacts import (
     Artifact,
     BenchmarkReport,
-    Comparison,
     CompileReport,
     ImportReport,
     KernelRow,
@@ -46,10 +45,8 @@ class Row(BaseModel):
     failed: str | None = None
     inputs: list[str] = []
     layout: str | None = None
-    transposes: int | None = None
     left_out: list[str] = []
     allowances: float | None = None
-    max_error: float | None = None
     tasks: int | None = None
     trials: int | None = None
     tuning_s: float | None = None
@@ -60,10 +57,6 @@ class Row(BaseModel):
     over_openvino: float | None = None
     openvino_remark: str | None = None
     slowest: list[str] = []
-    full_tuning_s: float | None = None
-    used_time_pct: float | None = None
-    achieved_perf_pct: float | None = None
-    lost: list[str] = []
     conditions: str | None = None
 
     @property
@@ -92,14 +85,14 @@ def row_of_results(row: Row, places: Places) -> Row:
             f"{it.name} {'x'.join(map(str, it.shape)) or 'scalar'} {it.dtype}"
             for it in imported.inputs
         ]
-        found.layout, found.transposes = imported.layout, imported.transposes
+        found.layout = imported.layout
         found.left_out = list(getattr(imported, "left_out", []))
         if imported.layout != "NHWC" and imported.layout_note:
             found.left_out.append(imported.layout_note)
-        found.allowances, found.max_error = imported.allowances, imported.max_error
+        found.allowances = imported.allowances
     compiled = _read(CompileReport, places.compiled(name, _SELECTIVE))
     if compiled is not None:
-        found.allowances, found.max_error = compiled.allowances, compiled.max_error
+        found.allowances = compiled.allowances
     folder = places.benchmarked(name, _SELECTIVE)
     report, metrics = _read(BenchmarkReport, folder), _read(Metrics, folder)
     if report is None or metrics is None:
@@ -114,13 +107,6 @@ def row_of_results(row: Row, places: Places) -> Row:
     heaviest = sorted(report.kernels, key=lambda kernel: -(kernel.share or 0.0))
     found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
     (found.conditions,) = conditions_lines([(name, report.conditions)])
-    comparison = _read(Comparison, places.compared(name))
-    if comparison is not None:
-        found.full_tuning_s = comparison.full_tuning_s
-        found.used_time_pct = comparison.used_time_pct
-        found.achieved_perf_pct = comparison.achieved_perf_pct
-        lost = [pair for pair in comparison.kernels if pair.lost_ms > 0][:_KERNELS]
-        found.lost = [f"{pair.task} {number(pair.lost_ms)} ms" for pair in lost]
     return found
 
 
@@ -135,9 +121,7 @@ def _kernel_text(kernel: KernelRow) -> str:
 
 
 def wild_markdown(rows: Sequence[Row]) -> str:
-    """The page: speed, full tuning where it was done, what went wrong, sources, conditions."""
-    if not rows:
-        return "No results yet.\n"
+    """The page: speed, what went wrong, sources, conditions."""
     parts = [
         "# Trained models from public packages\n\n"
         "By `python benchmarks/wild.py`: models as they lie in packages of the Python registry, "
@@ -146,9 +130,6 @@ def wild_markdown(rows: Sequence[Row]) -> str:
         _speed_table(rows).markdown(),
         f"\n{_summary(rows)}\n",
     ]
-    full = [row for row in rows if row.used_time_pct is not None]
-    if full:
-        parts += ["\n## Beside full tuning\n\n", _full_table(full).markdown()]
     slower = [row for row in rows if row.over_faster is not None and row.over_faster < 1]
     if slower:
         parts.append("\n## Slower than the faster peer\n\nThe kernels that take most:\n\n")
@@ -187,25 +168,6 @@ def _speed_table(rows: Sequence[Row]) -> Table:
             for row in rows
         ],
         frozenset({0, 1, 3}),
-    )
-
-
-def _full_table(rows: Sequence[Row]) -> Table:
-    headings = ["model", "full s", "selective s", "used time %", "achieved perf %", "lost most on"]
-    return Table(
-        headings,
-        [
-            [
-                row.name,
-                number(row.full_tuning_s),
-                number(row.tuning_s),
-                percent(row.used_time_pct),
-                percent(row.achieved_perf_pct),
-                "; ".join(row.lost) or MISSING,
-            ]
-            for row in rows
-        ],
-        frozenset({0, 5}),
     )
 
 

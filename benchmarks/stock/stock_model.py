@@ -7,7 +7,7 @@ gradient scheduler), in a process of its own. Its clock starts
 after its imports. Log and database stay under ``.fewtune/stock/MODEL``. Kernels for which stock
 found nothing are built unscheduled, as stock does. Then stock's, the selective and the full
 library, untuned TVM and onnxruntime are measured in turns in one process, and
-``results/stock/MODEL.json`` is written. ``--measure-only`` takes what stock found in the last run.
+``results/stock/MODEL.json`` is written.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import argparse
 import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -35,7 +32,7 @@ from fewtune.benchmark.benchmark import Variants, conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.errors import InputError, MachineError, VerificationError
+from fewtune.errors import MachineError, VerificationError
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure import interleave
@@ -54,75 +51,9 @@ from fewtune.task import weight_layout
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.util.files import canonical_json, write_text
 
-_TELL_EVERY_S = 60.0
+_TELL_EVERY_S = 10.0
 
 
-class StockProcess:
-    """Tunes with stock MetaSchedule; its imports are done once.
-
-    Parameters
-    ----------
-    threads : int
-        Of the kernels that it measures: TVM's pool in its runner's workers.
-    log : Path, optional
-        File for what TVM prints; kept. Without, it is shown only if a job fails.
-    """
-
-    def __init__(self, threads: int, log: Path | None = None) -> None:
-        self._log: IO[str] = log.open("w+") if log else tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("stock.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            # Its runner's workers inherit it.
-            env={**os.environ, "TVM_NUM_THREADS": str(threads)},
-        )
-
-    def run(self, job: dict[str, Any], tell: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Do one job, whose result file is chosen here; ``tell`` is called once a minute.
-
-        Raises
-        ------
-        SystemExit
-            If the process ended, with the end of what it printed.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with tempfile.TemporaryDirectory() as scratch:
-            file, result = Path(scratch) / "job.json", Path(scratch) / "result.json"
-            file.write_text(json.dumps({**job, "result": str(result)}))
-            self._process.stdin.write(f"{file}\n")
-            self._process.stdin.flush()
-            while not select.select([self._process.stdout], [], [], _TELL_EVERY_S)[0]:
-                tell()
-            if self._process.stdout.readline().strip() != "done":
-                self._log.seek(0)
-                raise SystemExit(f"stock tuning failed: {self._log.read().strip()[-500:]}")
-            return json.loads(result.read_text())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-
-def job_tasks(tasks: list[Task]) -> list[dict[str, Any]]:
-    """Tasks as a job names them."""
-    return [
-        {
-            "name": task.info.name,
-            "module": tvm.ir.save_json(task.mod),
-            "weight": task.info.weight,
-        }
-        for task in tasks
-    ]
-
-
-_TUNED = "result.json"
-_LOG = "stock.log"
 # Of the trials, in per cent. Idle, builds take seconds; on a busy machine the 15 s of imports in
 # each of stock's build workers pass its 30 s, and what then is measured is not stock.
 _MOST_BUILD_TIMEOUTS_PCT = 10
@@ -137,63 +68,50 @@ def tune_with_stock(
     -------
     tuned : dict
         ``elapsed_s``, ``trials`` and how many ``failed``, ``build_timeouts`` among them,
-        ``trials_by_task``, ``trials_per_task``, ``tasks``; also ``workloads`` and ``machine``,
-        which `read_tuned` checks.
+        ``trials_by_task``, ``trials_per_task``, ``tasks``.
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
+    file, log, result = work / "job.json", work / "stock.log", work / "result.json"
+    named = [(task.info.name, tvm.ir.save_json(task.mod), task.info.weight) for task in tasks]
+    job = {
+        "tasks": [dict(zip(("name", "module", "weight"), each, strict=True)) for each in named],
+        "target": fingerprint.target,
+        "trials": trials,
+        "seed": seed,
+        "work_dir": str(work.resolve()),
+        "result": str(result),
+    }
+    write_text(file, canonical_json(job))
+    script = Path(__file__).with_name("stock.py")
     began_s = time.perf_counter()
-    process = StockProcess(fingerprint.threads, work / _LOG)
-    try:
-        reply = process.run(
-            {
-                "tasks": job_tasks(tasks),
-                "target": fingerprint.target,
-                "trials": trials,
-                "seed": seed,
-                "work_dir": str(work.resolve()),
-            },
-            lambda: print(
-                f"stock: {measured_so_far(work / _LOG)}/{trials * len(tasks)} trials, "
-                f"{time.perf_counter() - began_s:.0f} s with imports",
-                flush=True,
-            ),
-        )
-    finally:
-        process.close()
-    tuned = {**reply, **_belongs_to(tasks, fingerprint)}
-    write_text(work / _TUNED, canonical_json(tuned))
+    with (
+        log.open("w") as said,
+        subprocess.Popen(
+            [sys.executable, str(script), str(file)],
+            stdout=said,
+            stderr=said,
+            # Its runner's workers inherit it: TVM's pool in them.
+            env={**os.environ, "TVM_NUM_THREADS": str(fingerprint.threads)},
+        ) as process,
+    ):
+        while process.poll() is None:
+            time.sleep(_TELL_EVERY_S)
+            taken_s = time.perf_counter() - began_s
+            print(f"stock: {sent(log)}/{trials * len(tasks)} trials, {taken_s:.0f} s", flush=True)
+    if process.returncode:
+        raise MachineError(f"stock tuning failed: {log.read_text().strip()[-500:]}")
+    tuned: dict[str, Any] = json.loads(result.read_text())
     return tuned
 
 
-def measured_so_far(log: Path) -> int:
+def sent(log: Path) -> int:
     """Candidates sent to stock's runner, by its log.
 
     Neither its callbacks nor its database tell in time: they hear of a task's trials when the
     scheduler picks that task again.
     """
     return sum(map(int, re.findall(r"Sending (\d+) valid sample", log.read_text())))
-
-
-def read_tuned(
-    tasks: list[Task], fingerprint: Fingerprint, trials: int, work: Path
-) -> dict[str, Any]:
-    """What `tune_with_stock` returned last.
-
-    Raises
-    ------
-    InputError
-        If it did not end well, or was of other tasks, another machine or other trials.
-    """
-    try:
-        tuned = json.loads((work / _TUNED).read_text())
-    except FileNotFoundError:
-        raise InputError(f"{work} holds no finished run: leave --measure-only out") from None
-    expected = {**_belongs_to(tasks, fingerprint), "trials_per_task": trials}
-    for key, value in expected.items():
-        if tuned.get(key) != value:
-            raise InputError(f"{work / _TUNED} is of other {key}: leave --measure-only out")
-    return tuned
 
 
 def check_builds(tuned: dict[str, Any], work: Path) -> None:
@@ -305,11 +223,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     work = places.scratch / "stock" / model
     options = BenchmarkOptions(rounds=arguments.rounds)
     with device_lock(device_of(fingerprint).lock, f"stock {model}"):
-        if arguments.measure_only:
-            tuned = read_tuned(tasks, fingerprint, arguments.trials, work)
-        else:
-            print(f"stock: {len(tasks)} tasks, log in {work}", flush=True)
-            tuned = tune_with_stock(tasks, fingerprint, arguments.trials, arguments.seed, work)
+        print(f"stock: {len(tasks)} tasks, log in {work}", flush=True)
+        tuned = tune_with_stock(tasks, fingerprint, arguments.trials, arguments.seed, work)
         print(f"stock: {tuned['trials']} trials in {tuned['elapsed_s']:.0f} s", flush=True)
         check_builds(tuned, work)
         library = work / LIBRARY
@@ -340,13 +255,6 @@ def plain_lowered(imported: Path, target: tvm.target.Target) -> tvm.IRModule:
     return lower(model, target, ImportReport.read(imported).layout)
 
 
-def _belongs_to(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, Any]:
-    return {
-        "workloads": sorted(task.info.workload for task in tasks),
-        "machine": fingerprint.identity(),
-    }
-
-
 def main() -> None:
     """Run the benchmark and write its JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -355,7 +263,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
     parser.add_argument("--seed", type=int, default=1, help="of stock's search, from 1 on")
     parser.add_argument("--output", type=Path, default=Path("results/stock"))
-    parser.add_argument("--measure-only", action="store_true", help="take stock's last run")
     arguments = parser.parse_args()
     with one_line_errors("stock_model"):
         result = run(arguments)

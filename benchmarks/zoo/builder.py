@@ -164,14 +164,6 @@ class GraphBuilder:
             "LayerNormalization", [value, scale, shift], name, axis=-1, epsilon=epsilon
         )
 
-    def layer_scale(self, value: str, name: str) -> str:
-        """Scale the channels, on the last axis, at the end of a residual branch."""
-        low, high = SCALE_RANGE
-        draw = uniform(_RESIDUAL_SCALE * low, _RESIDUAL_SCALE * high)
-        return self.node(
-            "Mul", [value, self.weight(f"{name}_scale", (self._channels[value],), draw)], name
-        )
-
     def dense(self, value: str, name: str, channels: int) -> str:
         """Add a fully connected layer over a matrix."""
         shape = (channels, self._channels[value])

@@ -31,13 +31,11 @@ SAMPLE = [
 
 @pytest.mark.slow
 def test_a_sample_ends_with_a_sentence_and_a_documented_code():
-    command = [sys.executable, "-m", "benchmarks.malformed_models", "--warm", "--case", *SAMPLE]
+    command = [sys.executable, "-m", "benchmarks.malformed_models", "--case", *SAMPLE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
-    assert summary == {"models": len(SAMPLE), "as they should": len(SAMPLE), "faults": 0}, (
-        done.stdout
-    )
+    assert summary == {"models": len(SAMPLE), "faults": 0}, done.stdout
 
 
 def test_every_malformed_model_has_a_name_of_its_own():

@@ -6,7 +6,8 @@ import zipfile
 
 import pytest
 
-from benchmarks.wild import WildModel, fetch, run_limited
+from benchmarks.helpers.common import run_limited
+from benchmarks.wild import WildModel, fetch
 from fewtune.errors import InputError, MachineError
 
 CONTENT = b"a model"

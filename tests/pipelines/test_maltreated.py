@@ -108,7 +108,7 @@ def test_dvc_alone_gives_the_same_files(root, tmp_path):
 
 
 def test_damaged_inputs_end_in_a_sentence(root, tmp_path):
-    malformed.keep(root, tmp_path)
+    malformed.copy_kept(root, tmp_path)
     chance = random.Random(1)
     drawn = list(malformed.cases(root, chance))
     chance.shuffle(drawn)
