@@ -14,8 +14,8 @@ _HEAD = """\
 # Upgrading TVM
 
 Every place that touches TVM's inside is a function of `fewtune/tvm_compat`, with the test that
-fails without it. After an upgrade, run `pytest tests/tvm_compat` and these tests first. Made by
-`python docs/generate_upgrading.py`.
+fails without it; its docstring says why TVM needs it. After an upgrade, run `pytest tests/tvm_compat`
+and these tests first. Made by `python docs/generate_upgrading.py`.
 """
 
 
@@ -36,14 +36,14 @@ def hooks() -> list[Hook]:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = ast.get_docstring(node) or ""
                 test = re.search(r"^Test: (\S+)$", text, re.MULTILINE)
-                why = " ".join(text.partition("\nTest:")[0].partition("\n\nParameters")[0].split())
+                why = " ".join(text.partition("\n\n")[0].partition("\nTest:")[0].split())
                 found.append(Hook(path.name, node.name, why, test[1] if test else ""))
     return found
 
 
 def page() -> str:
     """The whole page as markdown."""
-    rows = ["| file | hook | why | test |", "| :--- | :--- | :--- | :--- |"]
+    rows = ["| file | hook | what it does | test |", "| :--- | :--- | :--- | :--- |"]
     rows += [f"| `{h.file}` | `{h.name}` | {h.why} | `{h.test}` |" for h in hooks()]
     return _HEAD + "\n" + "\n".join(rows) + "\n"
 

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -22,13 +23,11 @@ PROJECT = Path(__file__).parent.parent
 PAGES = [*PROJECT.glob("docs/*.md"), *PROJECT.glob("results/*.md"), *PROJECT.glob("[CR]*.md")]
 
 
-def test_the_page_of_parameters_is_up_to_date():
-    sys.path.insert(0, str(PROJECT / "docs"))
-    try:
-        import generate_parameters
-    finally:
-        sys.path.remove(str(PROJECT / "docs"))
-    assert generate_parameters.PAGE.read_text() == generate_parameters.page()
+@pytest.mark.parametrize("generator", sorted(PROJECT.glob("docs/generate_*.py")))
+def test_a_generated_page_is_up_to_date(generator, monkeypatch):
+    monkeypatch.syspath_prepend(generator.parent)
+    made = import_module(generator.stem)
+    assert made.PAGE.read_text() == made.page()
 
 
 def test_links_lead_somewhere():

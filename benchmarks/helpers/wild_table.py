@@ -139,13 +139,14 @@ def wild_markdown(rows: Sequence[Row]) -> str:
     failed += [f"- {row.name}: {row.openvino_remark}\n" for row in rows if row.openvino_remark]
     if failed:
         parts += ["\n## Failures\n\n", *failed]
-    parts += ["\n## Sources\n\n", _source_table(rows).markdown(), "\n", *_conditions(rows)]
+    parts += ["\nSources, licences and shapes: [wild.toml](../benchmarks/wild.toml).\n\n"]
+    parts += _conditions(rows)
     return "".join(parts)
 
 
 def _speed_table(rows: Sequence[Row]) -> Table:
     headings = [
-        "model", "kind", "layout", "left out", "error / allowance", "tasks", "tuning s",
+        "model", "kind", "error / allowance", "tasks", "tuning s",
         "latency ms", "onnxruntime ms", "x over onnxruntime", "OpenVINO ms", "x over OpenVINO",
     ]  # fmt: skip
     return Table(
@@ -154,8 +155,6 @@ def _speed_table(rows: Sequence[Row]) -> Table:
             [
                 row.name,
                 row.kind,
-                row.layout or MISSING,
-                "; ".join(row.left_out) or MISSING,
                 MISSING if row.allowances is None else f"{row.allowances:.2f}",
                 MISSING if row.tasks is None else str(row.tasks),
                 number(row.tuning_s),
@@ -167,24 +166,7 @@ def _speed_table(rows: Sequence[Row]) -> Table:
             ]
             for row in rows
         ],
-        frozenset({0, 1, 3}),
-    )
-
-
-def _source_table(rows: Sequence[Row]) -> Table:
-    return Table(
-        ["model", "package and file", "licence", "inputs", "given with"],
-        [
-            [
-                row.name,
-                row.source,
-                row.licence,
-                "; ".join(row.inputs) or MISSING,
-                f"`{' '.join(row.given)}`" if row.given else MISSING,
-            ]
-            for row in rows
-        ],
-        frozenset(range(5)),
+        frozenset({0, 1}),
     )
 
 

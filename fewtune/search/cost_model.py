@@ -5,7 +5,7 @@ Programs"): a kernel's score is the sum of the trees' values over its buffer sto
 the task's best time over the candidate's. It differs from stock ``XGBModel``: it is used from 16
 samples on, not 100; it grows a bounded number of shallow histogram trees; and it is trained again
 only when the data has grown by a certain part. All three save time without a visible loss at the
-budgets of selective tuning (`benchmarks/stock/tuning_loop.py`).
+budgets of selective tuning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MetaSchedule's own evolutionary search, in C++, driven batch by batch.
 
 It is for users who want TVM's own search. It also separates the gain of our tuning loop from the
-gain of our search (`benchmarks/stock/tuning_loop.py`). It starts from random points. It may end in
+gain of our search. It starts from random points. It may end in
 a segmentation fault (apache/tvm #17934); the task is then left out.
 """
 

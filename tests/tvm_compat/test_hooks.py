@@ -29,8 +29,3 @@ def test_every_hook_names_a_test_that_exists():
             if isinstance(node, ast.FunctionDef)
         }
         assert name.partition("[")[0] in tests, f"{hook.file}: {hook.name} names {hook.test}"
-
-
-def test_the_page_of_hooks_is_up_to_date():
-    module = generator()
-    assert module.PAGE.read_text() == module.page()
