@@ -14,8 +14,8 @@ _HEAD = """\
 # Upgrading TVM
 
 Every place that touches TVM's inside is a function of `fewtune/tvm_compat`, with the test that
-fails without it; its docstring says why TVM needs it. After an upgrade, run `pytest tests/tvm_compat`
-and these tests first. Made by `python docs/generate_upgrading.py`.
+fails without it; its docstring says why TVM needs it. After an upgrade, run
+`pytest tests/tvm_compat` and these tests first. Made by `python docs/generate_upgrading.py`.
 """
 
 
