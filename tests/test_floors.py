@@ -317,7 +317,7 @@ BUDGETS = {
     "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 5483, ("tests",): 18258}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 5482, ("tests",): 18258}
 
 
 def code_lines(path: Path) -> int:

@@ -110,5 +110,5 @@ def reason(lines: list[str]) -> str:
 
 def write_page(path: Path, made: str) -> None:
     """Write a page; what stands in it below `BY_HAND` stays."""
-    known = path.read_text() if path.is_file() else ""
-    write_text(path, made + known[known.find(BY_HAND) :] if BY_HAND in known else made)
+    _, mark, kept = (path.read_text() if path.is_file() else "").partition(BY_HAND)
+    write_text(path, f"{made}\n{mark}{kept}" if mark else made)
