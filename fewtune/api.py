@@ -8,17 +8,18 @@ measures nothing. A call that was killed goes on where it stopped.
 from __future__ import annotations
 
 import contextlib
-import re
+import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fewtune import artifacts
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.model_check.report import too_few
 from fewtune.options import PREDICT
 from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
@@ -27,6 +28,7 @@ from fewtune.process.warm import warm_process
 from fewtune.progress.listener import heard_by
 from fewtune.progress.progress import Snapshot
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
+from fewtune.util.asked import in_python
 from fewtune.util.files import machine_errors
 
 # Modules that run in processes of their own, in the order in which they are needed.
@@ -189,11 +191,13 @@ def tune(  # noqa: PLR0913 (what a user can say)
     if mode == PREDICT:
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
+    if strategy == "selective" and (line := too_few(str(model), given["tune"].trials_per_task)):
+        logging.getLogger("fewtune").warning("%s", line)
     # The warm process loads TVM in parallel to this one.
     shared = Path(tempfile.gettempdir())
     heard = contextlib.nullcontext() if progress is None else heard_by(progress)
     with (
-        _in_python(),
+        in_python(),
         machine_errors(shared, Path(out)),
         own_temporary_folder(),
         heard,
@@ -216,30 +220,6 @@ def tune(  # noqa: PLR0913 (what a user can say)
             given,
             strategy,
         )
-
-
-# Errors name options as the command has them: here they are arguments.
-_GIVEN = re.compile(r"--(shape|dimension|constant) ([^\s=]+)=(\[[^\]]*\]|[\d.,]*\d)")
-_NAMED = re.compile(r"--(shape|dimension|constant)\b")
-
-
-def _as_argument(given: re.Match[str]) -> str:
-    option, name, value = given.groups()
-    text = f"({value}{'' if ',' in value else ','})" if option == "shape" else value
-    return f"{option}s={{{name!r}: {text}}}"
-
-
-@contextlib.contextmanager
-def _in_python() -> Iterator[None]:
-    """Word what an error asks for as arguments of `tune`."""
-    try:
-        yield
-    except FewtuneError as error:
-        text = _NAMED.sub(r"\1s=", _GIVEN.sub(_as_argument, str(error)))
-        text = text.replace("--inputs FILE.npz", 'inputs="FILE.npz"').replace("--device", "device=")
-        if text == str(error):
-            raise
-        raise type(error)(text) from None
 
 
 def _tuned(

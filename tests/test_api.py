@@ -17,6 +17,7 @@ import pytest
 import fewtune
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError
+from fewtune.pipelines.cli import main
 from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models
 from tests.quantized_models import quantized_network
@@ -73,7 +74,7 @@ def test_a_result_tells_its_figures_in_python(tuned, heard):
     assert len(tasks) > 0
 
 
-def test_what_is_asked_for_is_named_as_an_argument(tmp_path):
+def test_what_is_asked_for_is_an_argument_in_python_and_an_option_of_the_command(tmp_path, capsys):
     graph = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y)'
         " { y = Relu(x) }"
@@ -82,6 +83,11 @@ def test_what_is_asked_for_is_named_as_an_argument(tmp_path):
     with pytest.raises(fewtune.InputError, match=r"for example shapes=\{'x': \(1,") as raised:
         fewtune.tune(tmp_path / "open.onnx", out=tmp_path / "out")
     assert "--" not in str(raised.value)
+    reason = str(fewtune.check(tmp_path / "open.onnx").reason)
+    assert "shapes={'x': (1," in reason
+    assert "--" not in reason
+    assert main(["check", str(tmp_path / "open.onnx")]) == 2
+    assert "--shape x=1," in capsys.readouterr().err
 
 
 def test_an_equal_call_makes_nothing_anew(model, tuned):

@@ -43,6 +43,7 @@ from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.analysis import call_counts
+from fewtune.util.asked import asked
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs, rare_inputs
@@ -356,7 +357,7 @@ def _report(
         notes.append(
             f"Winograd's transforms compute {len(made.winograd.chosen)} convolutions: an infinite "
             "or huge element spreads over its tile (direct sums: `import_model.winograd: never`, "
-            "or --inputs with such elements)"
+            f"or {asked('inputs')} with such elements)"
         )
     layers = sum(count for kernel, count in counts.items() if is_recurrence(kernel))
     if layers:

@@ -17,13 +17,14 @@ from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport, estimate
+from fewtune.model_check.report import CheckReport, estimate, too_few
 from fewtune.prediction.predict import spreads
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.process.apart import at, run_apart
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks, is_worth_searching
+from fewtune.util.asked import in_python
 from fewtune.util.files import machine_errors
 from fewtune.util.validation import complaint
 
@@ -56,7 +57,8 @@ def check(
     )
     try:
         job = model if isinstance(model, CheckJob) else CheckJob.model_validate(given)
-        with machine_errors(Path(tempfile.gettempdir())), own_temporary_folder():
+        folder = Path(tempfile.gettempdir())
+        with in_python(), machine_errors(folder), own_temporary_folder():
             return CheckReport.from_json(run_apart(_Check(**dict(job))))
     except FewtuneError as error:
         return _refused(found, error)
@@ -109,7 +111,7 @@ def check_here(job: CheckJob) -> dict[str, Any]:
         known=[name for name, each in spread.items() if each < UNKNOWN],
         expected_gain=sum(task.info.share * spread[task.info.name] for task in worth),
         left_out=report.left_out,
-        notes=report.notes,
+        notes=[*report.notes, *filter(None, [too_few(found.model, job.trials)])],
         estimate=estimate(len(tasks), job.trials, job.past),
     ).as_json()
 

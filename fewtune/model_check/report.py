@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # Seconds for each trial of each task: SqueezeNet, 30 tasks with 32 trials each, took 25 s on two
 # cores of a Zen 4 (results).
 _DEFAULT_S = 0.026
+# With fewer trials a task, rounds in the model may take longer than full tuning: 157 % of its time
+# at four trials.
+FEW_TRIALS = 8
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,16 @@ def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estima
         round(tasks * trials * each_s, 1),
         f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} earlier "
         f"{results} on this machine took",
+    )
+
+
+def too_few(model: str, trials: int) -> str:
+    """What to say of so few trials a task that selective tuning does not pay; empty if it does."""
+    if trials >= FEW_TRIALS:
+        return ""
+    return (
+        f"selective tuning of {model} does not pay with {trials} trials a task: full tuning takes "
+        "no longer"
     )
 
 

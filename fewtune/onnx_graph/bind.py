@@ -35,6 +35,7 @@ from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_const
 from fewtune.onnx_graph.operators.expand import expand
 from fewtune.onnx_graph.operators.suppression import pad_selections
 from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
+from fewtune.util.asked import asked
 
 # onnxruntime does not support older operator sets (its documentation, "Compatibility").
 _OLDEST_OPSET = 7
@@ -220,9 +221,10 @@ def _refuse_unverifiable(model: ModelProto) -> None:
             name = node.input[place] if place < len(node.input) else ""
             source = _source(name, producers, inputs)
             if source is not None:
+                advice = asked("constant", source, _example(inputs[source]))
                 raise InputError(
                     f"{node_text(node)} takes a size from the values of input {source!r}: "
-                    f"bind them, as in --constant {source}={_example(inputs[source])}"
+                    f"bind them, as in {advice}"
                 )
 
 
@@ -294,7 +296,8 @@ def _open_output(model: ModelProto, output: str, varying: Mapping[str, NodeProto
     if source is None:
         advice = "such a model is not supported, end it before that node"
     else:
-        advice = f"bind its condition, as in --constant {source}={_example(inputs[source])}"
+        advice = asked("constant", source, _example(inputs[source]))
+        advice = f"bind its condition, as in {advice}"
     return (
         f"the shape of {name!r}{through} depends on the input's values: {node_text(node)} "
         f"chooses it while the model runs; {advice}"

@@ -14,6 +14,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import graph_inputs, type_name
+from fewtune.util.asked import asked
 
 # Constants are stored in model.yaml as text, so they are limited to what a person may write.
 MAX_ELEMENTS = 4096
@@ -158,7 +159,7 @@ def _check_dimension(name: str, size: int, axes: Mapping[str, int]) -> None:
     if _is_filler(name) and axes[name] > 1:
         raise InputError(
             f"dimension {name!r} is the name of {axes[name]} axes of unknown size: give the "
-            "shape of each input with --shape"
+            f"shape of each input with {asked('shape')}"
         )
 
 
@@ -192,18 +193,20 @@ def _bound(value: ValueInfoProto, sizes: Mapping[str, int]) -> list[int]:
     if declared is None:
         raise InputError(
             f"input {value.name!r} has no shape in the model: give one, "
-            f"for example --shape {value.name}=1,3,{_EXAMPLE_IMAGE},{_EXAMPLE_IMAGE}"
+            f"for example {asked('shape', value.name, f'1,3,{_EXAMPLE_IMAGE},{_EXAMPLE_IMAGE}')}"
         )
     bound = [sizes.get(d, d) if isinstance(d, str) else d for d in declared]
     for axis, size in enumerate(bound):
         if isinstance(size, str):
             called = f"at axis {axis}" if _is_filler(size) else f"{size!r} (axis {axis})"
-            asked = f"give its shape, for example --shape {value.name}={_example(bound)}"
+            advice = asked("shape", value.name, _example(bound))
+            advice = f"give its shape, for example {advice}"
             dim = value.type.tensor_type.shape.dim[axis]
             if dim.HasField("dim_value") and dim.dim_value == 0:
                 empty = _example([*bound[:axis], 0, *bound[axis + 1 :]])
-                asked += f"; --shape {value.name}={empty} if it has no elements, as the file says"
-            raise InputError(f"input {value.name!r} has a dynamic dimension {called}: {asked}")
+                empty = asked("shape", value.name, empty)
+                advice += f"; {empty} if it has no elements, as the file says"
+            raise InputError(f"input {value.name!r} has a dynamic dimension {called}: {advice}")
     return [int(size) for size in bound]
 
 
@@ -266,7 +269,7 @@ def constant_arrays(
         arrays[name] = _shaped(name, _typed(name, given, dtype), wanted)
     if len(arrays) == len(by_name):
         raise InputError(
-            "every input is bound by --constant: leave at least one open, there is nothing to "
+            f"every input is bound by {asked('constant')}: leave one open, there is nothing to "
             "run the model on otherwise"
         )
     return arrays
@@ -303,7 +306,7 @@ def _shaped(name: str, array: np.ndarray, wanted: Sequence[int | str] | None) ->
         if not all(isinstance(size, int) for size in wanted):
             raise InputError(
                 f"constant {name!r} is one number for an input with dynamic dimensions: give its "
-                f"shape too, for example --shape {name}=1, or a list such as {name}=[{array}]"
+                f"shape too, for example {asked('shape', name, '1')}, or a list such as [{array}]"
             )
         return np.full([int(size) for size in wanted], array)
     fits = array.ndim == len(wanted) and all(
@@ -371,7 +374,8 @@ def sample_shapes(
     for name in samples:
         if name in constants:
             raise InputError(
-                f"the sample inputs hold {name!r}, which --constant binds: leave it out of one"
+                f"the sample inputs hold {name!r}, which {asked('constant')} binds: leave it out "
+                "of one"
             )
         if name not in by_name:
             raise InputError(_no_input(f"the sample inputs hold {name!r}", by_name))
@@ -403,6 +407,6 @@ def _check_sample(name: str, array: np.ndarray, dtype: str, shape: Sequence[int]
     if shape is not None and list(shape) != list(array.shape):
         found = ",".join(map(str, array.shape))
         raise InputError(
-            f"sample input {name!r} has the shape {found}, but --shape says "
+            f"sample input {name!r} has the shape {found}, but {asked('shape')} says "
             f"{','.join(map(str, shape))}"
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewtune.deploy.note import cpu_flags, lacking_here
 from fewtune.errors import InputError, MachineError, last_line
+from fewtune.util.asked import asked
 
 if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
@@ -111,9 +112,10 @@ def _config(text: str, threads: int, elsewhere: bool) -> Any:
 def _require_here(text: str, target: tvm.target.Target) -> None:
     """Raise `MachineError` where this machine cannot run code of a target."""
     if is_foreign(target):
+        board = asked("device", value="rpc://HOST:9190/KEY")
         raise MachineError(
             f"target {text!r} is of {architecture(target)} and this machine is "
-            f"{platform.machine()}: name the board to measure on with --device rpc://HOST:9190/KEY"
+            f"{platform.machine()}: name the board to measure on with {board}"
         )
     if not has_own_device(target) and (lacking := lacking_here(needed_extensions(target))):
         raise MachineError(

@@ -13,6 +13,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
+from fewtune.util.asked import asked
 from fewtune.verify.draws import GIVEN, LIMITS, Draw
 from fewtune.verify.jitter import is_quantised
 from fewtune.verify.noise import RUNS, NoiseMeter
@@ -74,7 +75,7 @@ def make_reference(  # noqa: PLR0913 (all that a reference is made of)
     if not maker.checked:
         raise InputError(
             f"{'; '.join(unusable)}: its outputs cannot be checked; give inputs that it can "
-            "compute, with --inputs FILE.npz"
+            f"compute, with {asked('inputs', value='FILE.npz')}"
         )
     if maker.contradicted:
         names = ", ".join(map(repr, sorted(maker.contradicted)))

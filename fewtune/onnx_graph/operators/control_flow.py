@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope, refusal
+from fewtune.util.asked import asked
 
 # A model of more nodes takes minutes to import and compile.
 _MOST_NODES = 20_000
@@ -62,7 +63,7 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(
             node,
             "has a trip count that depends on the input's values: export the model with that "
-            "number fixed, or bind the input that it is read from by --constant",
+            f"number fixed, or bind the input that it is read from by {asked('constant')}",
         )
     if not trips and not condition:
         return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
