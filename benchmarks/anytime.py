@@ -268,7 +268,7 @@ def _main(given: argparse.Namespace, names: list[str]) -> int:
         work = (given.work / str(code) / key[0] / str(seed)).resolve()
         try:
             file, inputs = model_of(name, given.work / "models")
-            asked = {**vars(inputs), "model": str(file), "trials": given.trials, "seed": seed}
+            asked = {**inputs, "model": str(file), "trials": given.trials, "seed": seed}
             folders = tuned(work, asked, budget_of_full=given.budget_of_full)
             row = row_of(folders, given.trials, given.rounds)
         except FewtuneError as error:

@@ -38,6 +38,7 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.interleave import latency_stats, ratio_stats
+from fewtune.model.source import add_model
 from fewtune.stages.commit import commit
 from fewtune.steps.sections import sections
 from fewtune.steps.steps import NAME, Run
@@ -106,7 +107,7 @@ def tune(work: Path, model: str, trials: int, seed: int, off: Off) -> None:
     if steps := STEPS[: STEPS.index(off.first)]:
         begin_from(base, folder, steps)
     file, inputs = model_of(model, work / "files")
-    inputs.add(str(file), folder / "models", NAME, replace=True)
+    add_model(str(file), folder / "models", NAME, replace=True, **inputs)
     # Kernels that another tuning built are not linked: that would shorten this one.
     kernels = folder / KERNELS
     kernels.mkdir(parents=True, exist_ok=True)

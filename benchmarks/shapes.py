@@ -27,7 +27,7 @@ from fewtune.artifacts import MAIN, Fingerprint, ImportReport
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure import interleave
 from fewtune.model.import_model import shape_folder
-from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.given import given_inputs
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.util.files import canonical_json, write_text
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     with one_line_errors("shapes"), tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        line = measured(options, Given.of(options), Path(scratch))
+        line = measured(options, given_inputs(options), Path(scratch))
     path = options.output / "shapes.json"
     lines = json.loads(path.read_text()) if path.is_file() else []
     lines = sorted(
@@ -61,11 +61,15 @@ def main() -> None:
     print(page([line]))
 
 
-def measured(options: argparse.Namespace, given: Given, folder: Path) -> dict[str, Any]:
+def measured(options: argparse.Namespace, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The line of one model."""
     tuning = {"trials": options.trials, "options": {"benchmark": {"rounds": 6, "copies": 1}}}
     every = fewtune.tune(
-        options.model, given.shapes, dimensions=given.dimensions, out=folder / "all", **tuning
+        options.model,
+        given["shapes"],
+        dimensions=given["dimensions"],
+        out=folder / "all",
+        **tuning,
     )
     functions = ImportReport.read(folder / "all" / "import").functions
     shapes = [{spec.name: spec.shape for spec in each.inputs} for each in functions]

@@ -6,6 +6,7 @@ A docstring has a summary, a description, and examples, which are indented.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 
 from fewtune import __version__
@@ -40,6 +41,10 @@ def parser() -> _Parser:
         "\n`fewtune COMMAND --help` says more.\n" + CODES,
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
+    with contextlib.suppress(ImportError):
+        import shtab
+
+        shtab.add_argument_to(top, "--print-completion")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module, functions in _COMMANDS.items():
         for add_options in functions:
@@ -70,6 +75,29 @@ def _json(command: argparse._ActionsContainer) -> None:
     command.add_argument("--json", action="store_true", help="as JSON on standard output")
 
 
+def _file(command: _Parser, name: str, form: str, meaning: str) -> None:
+    command.add_argument(name, metavar=form, help=meaning)
+
+
+def _told(command: _Parser) -> None:
+    told = command.add_mutually_exclusive_group()
+    told.add_argument("--quiet", action="store_true", help="only results and errors")
+    told.add_argument("--verbose", action="store_true", help="also what the library and TVM log")
+
+
+def _count(
+    command: _Parser, name: str, form: str, meaning: str, default: int | None = None
+) -> None:
+    command.add_argument(name, type=_from_one, default=default, metavar=form, help=meaning)
+
+
+def _from_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too small: give a number from 1 on")
+    return number
+
+
 def _several(command: _Parser, name: str, form: str, meaning: str) -> None:
     meaning = f"{meaning}; may be given several times"
     command.add_argument(name, action="append", default=[], metavar=form, help=meaning)
@@ -80,21 +108,20 @@ def _only_models(command: _Parser) -> None:
 
 
 def _shape_options(command: _Parser) -> None:
-    dynamic = "shape of an input with dynamic dimensions; several make one library, and may have "
-    dynamic += "names, as prefill:ids=1,128"
+    dynamic = "shape of a dynamic input; several make one library, named as prefill:ids=1,128"
     _several(command, "--shape", "INPUT=1,3,224,224", dynamic)
-    named = "size, or sizes, of a named dynamic dimension, in every input"
-    _several(command, "--dimension", "NAME=1", named)
-    padded = "value with which a session may pad a dimension up to the next shape of the library"
-    _several(command, "--paddable", "NAME=0", padded)
+    _several(command, "--dimension", "NAME=1", "size, or sizes, of a named dynamic dimension")
+    _several(command, "--paddable", "NAME=0", "value to pad a dimension with to the next shape")
 
 
 def _input_options(command: _Parser) -> None:
     _shape_options(command)
-    bound = "bind an input to a value: a number, a list or an .npy file"
-    _several(command, "--constant", "INPUT=16000", bound)
-    sample = "sample inputs, an array for each input; outputs are compared on them, too"
-    command.add_argument("--inputs", metavar="FILE.npz", help=sample)
+    _several(command, "--constant", "INPUT=16000", "value of an input: number, list, .npy file")
+    _file(command, "--inputs", "FILE.npz", "sample inputs; outputs are compared on them, too")
+
+
+def _name(command: _Parser) -> None:
+    command.add_argument("--name", help="a plain name of the model; the file's unless given")
 
 
 def _seed(command: _Parser) -> None:
@@ -126,7 +153,7 @@ def check(command: _Parser) -> None:
       fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json
     """
     command.add_argument("source", metavar="MODEL", help=f"{_SOURCE}, or a registered name")
-    command.add_argument("--name", help="a plain name for messages; the file's unless given")
+    _name(command)
     _json(command)
     _input_options(command)
     _seed(command)
@@ -156,9 +183,8 @@ def add(command: _Parser) -> None:
       fewtune add light:resnet50 --name resnet50 --seed 1
     """
     command.add_argument("source", metavar="SOURCE", help=_SOURCE)
-    command.add_argument("--name", help="a plain name; the file's unless given")
-    unchecked = "register without importing it and comparing its outputs, which a run does anyway"
-    _flag(command, "--no-check", unchecked)
+    _name(command)
+    _flag(command, "--no-check", "leave out the import and check, which a run does anyway")
     _flag(command, "--replace", "replace another model of that name")
     _input_options(command)
     _seed(command)
@@ -183,7 +209,7 @@ def run(command: _Parser) -> None:
     """
     named = "a registered name or an .onnx file; the models of params.yaml unless given"
     command.add_argument("models", nargs="*", metavar="MODEL", help=named)
-    command.add_argument("--name", help="a plain name for the .onnx file; the file's unless given")
+    _name(command)
     which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--strategy",
@@ -192,37 +218,21 @@ def run(command: _Parser) -> None:
         help="selective (the default), full, or oneshot (schedules are predicted, not measured); "
         "may be given several times",
     )
-    every = "every strategy of params.yaml, and their comparison"
-    which.add_argument("--all", action="store_true", help=every)
+    which.add_argument("--all", action="store_true", help="every strategy, and their comparison")
     command.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
-    command.add_argument(
-        "--budget", type=float, metavar="SECONDS", help="seconds of tuning, and of sharing, at most"
-    )
-    target = "fingerprint.target: auto, a kind such as cuda, or JSON"
-    command.add_argument("--target", metavar="T", help=target)
-    where = command.add_mutually_exclusive_group()
-    where.add_argument(
-        "--device",
-        metavar="D",
-        help="fingerprint.device: here, or a board behind a TVM tracker as rpc://HOST:9190/KEY, "
-        "with --target as JSON",
-    )
-    where.add_argument(
-        "--cluster",
-        dest="device",
-        metavar="C",
-        help="the same, a fleet: tcp://HOST:8786 of a Dask scheduler, or local:2 for two workers "
-        "here (they take turns)",
-    )
+    most = "seconds of tuning, and of sharing, at most"
+    command.add_argument("--budget", type=float, metavar="SECONDS", help=most)
+    _file(command, "--target", "T", "fingerprint.target: auto, a kind such as cuda, or JSON")
+    board = "fingerprint.device: here, or a board behind a TVM tracker as rpc://HOST:9190/KEY, "
+    board += "with --target as JSON; or a fleet: tcp://HOST:8786 of a Dask scheduler, or local:2 "
+    board += "for two workers here (they take turns)"
+    command.add_argument("--device", "--cluster", metavar="D", help=board)
     _several(command, "--set", "KEY.PATH=VALUE", "any other parameter")
     _flag(command, "--save", "write trials, budget and --set into params.yaml")
-    again = "run every stage of these models again, also where nothing changed"
-    _flag(command, "--force", f"{again}: after an update of fewtune, or a noisy hour")
+    _flag(command, "--force", "run every stage again: after an update of fewtune, or a noisy hour")
     _flag(command, "--wide", _WIDE)
     _json(command)
-    told = command.add_mutually_exclusive_group()
-    told.add_argument("--quiet", action="store_true", help="no progress, only results and errors")
-    told.add_argument("--verbose", action="store_true", help="also what the library and TVM log")
+    _told(command)
     _input_options(command)
 
 
@@ -255,8 +265,8 @@ def report(command: _Parser) -> None:
     form.add_argument("--markdown", action="store_true", help="as markdown")
     _json(form)
     form.add_argument("--html", action="store_true", help="as a page that needs no network")
-    page = "file for the page (default .fewtune/report/MODEL.html)"
-    command.add_argument("--output", metavar="FILE", help=page)
+    _told(command)
+    _file(command, "--output", "FILE", "for the page (default .fewtune/report/MODEL.html)")
 
 
 def compare(command: _Parser) -> None:
@@ -272,6 +282,7 @@ def compare(command: _Parser) -> None:
     named = "a model, a run's name, id or its beginning"
     command.add_argument("results", nargs="+", metavar="MODEL|RUN", help=named)
     _json(command)
+    _told(command)
 
 
 def watch(command: _Parser) -> None:
@@ -290,8 +301,8 @@ def watch(command: _Parser) -> None:
     _flag(command, "--fleet", "results of every machine, not of this one only")
     _flag(command, "--wide", _WIDE)
     _json(command)
-    page = "folder for fleet.md and fleet.png (default .fewtune/fleet)"
-    command.add_argument("--page", metavar="DIR", help=page)
+    _told(command)
+    _file(command, "--page", "DIR", "for fleet.md and fleet.png (default .fewtune/fleet)")
 
 
 def log(command: _Parser) -> None:
@@ -308,8 +319,7 @@ def log(command: _Parser) -> None:
     """
     command.add_argument("logs", nargs="+", metavar="LOG", help="folder of a log")
     command.add_argument("--output", required=True, metavar="DIR", help="a folder to be made")
-    best = "keep the K fastest of each workload (all)"
-    command.add_argument("--best", type=int, metavar="K", help=best)
+    _count(command, "--best", "K", "keep the K fastest of each workload (all)")
 
 
 def bank(command: _Parser) -> None:
@@ -329,10 +339,10 @@ def bank(command: _Parser) -> None:
     export.add_argument("--logs", default="bank", metavar="DIR", help="folder of logs (bank)")
     licence = "what it may be used for"
     export.add_argument("--licence", default="not stated", metavar="NOTE", help=licence)
-    export.add_argument("--best", type=int, default=8, metavar="K", help="schedules a workload (8)")
+    _count(export, "--best", "K", "schedules a workload (8)", 8)
     taken = kinds.add_parser("import", help="read a file into bank/NAME")
     taken.add_argument("file", metavar="FILE")
-    taken.add_argument("--name", metavar="NAME", help="folder below bank/; the file's name")
+    _file(taken, "--name", "NAME", "folder below bank/; the file's name")
 
 
 def predictor(command: _Parser) -> None:
@@ -350,13 +360,12 @@ def predictor(command: _Parser) -> None:
     train = kinds.add_parser("train", help="train one")
     train.add_argument("models", nargs="*", metavar="MODEL", help="tuned in full here")
     _several(train, "--samples", "FILE", "kept earlier")
-    train.add_argument("--keep", metavar="FILE", help="keep what is learnt from, as .npz")
-    most = "learn from so many trials, of the most usual shapes first"
-    train.add_argument("--most-trials", type=int, metavar="N", help=most)
-    output = "without ending, such as predictors/mine"
-    train.add_argument("--output", required=True, metavar="PATH", help=output)
-    listed = "those that come with fewtune, and those of predictors/"
-    _json(kinds.add_parser("list", help=listed))
+    _file(train, "--keep", "FILE", "keep what is learnt from, as .npz")
+    _count(train, "--most-trials", "N", "learn from so many trials, of the most usual shapes first")
+    train.add_argument("--output", required=True, metavar="PATH", help="such as predictors/mine")
+    known = kinds.add_parser("list", help="those that come with fewtune, and of predictors/")
+    _json(known)
+    _told(known)
     about = kinds.add_parser("info", help="what one was trained on")
     about.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
 
@@ -374,8 +383,7 @@ def compile(command: _Parser) -> None:
     command.add_argument("model", metavar="MODEL", help="a registered name or an .onnx file")
     command.add_argument("--target", choices=["cuda"], default="cuda")
     command.add_argument("--arch", default="sm_90", help="of the GPU (default sm_90)")
-    output = "gets model.so (default out/MODEL/cuda-ARCH)"
-    command.add_argument("--output", metavar="DIR", help=output)
+    _file(command, "--output", "DIR", "gets model.so (default out/MODEL/cuda-ARCH)")
     _shape_options(command)
 
 
@@ -389,10 +397,9 @@ def bundle(command: _Parser) -> None:
       fewtune bundle squeezenet --to squeezenet.tar.gz
       fewtune bundle model.so --to /srv/detector
     """
-    model = "a model with a result, or a library's path"
-    command.add_argument("model", metavar="MODEL", help=model)
+    _file(command, "model", "MODEL", "a model with a result, or a library's path")
     place = "a folder, or a file that ends in .tar.gz, not there yet (default MODEL-bundle)"
-    command.add_argument("--to", metavar="PATH", help=place)
+    _file(command, "--to", "PATH", place)
     command.add_argument("--strategy", default="selective", help="of the result (selective)")
 
 
@@ -444,9 +451,7 @@ _COMMANDS = {
     "models": (check, add, compile),
     "run": (run, record),
     "results": (report, compare, watch),
-    "library": (info,),
-    "logs": (log, bank),
+    "files": (info, bundle, log, bank),
     "predictor": (predictor,),
-    "bundle": (bundle,),
     "services": (worker, serve, ui),
 }

@@ -13,7 +13,8 @@ from pkgutil import resolve_name
 
 from fewtune.errors import INTERRUPTED, TERMINATED
 from fewtune.pipelines.arguments import parser
-from fewtune.stages.ending import exit_code
+from fewtune.pipelines.commands.show import told
+from fewtune.process.ending import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         As the help lists them.
     """
     options = parser().parse_args(arguments)
-    code = exit_code(lambda: int(resolve_name(options.function)(options)))
+    with told(options):
+        code = exit_code(lambda: int(resolve_name(options.function)(options)))
     if code in (INTERRUPTED, TERMINATED) and arguments is None:
         # Python would wait for busy threads of MLflow or Prefect.
         with contextlib.suppress(OSError, ValueError):

@@ -8,6 +8,7 @@ measurements.
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,9 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FAULT, FewtuneError, one_line
+from fewtune.pipelines.checkout.parameters import budgets, of_run
 from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.checkout.results import listed
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.run_plan import Steps, run_all
 from fewtune.pipelines.runs.stage_process import Ending
@@ -130,12 +133,15 @@ def _run_name() -> str:
     persist_result=False,
     validate_parameters=True,
 )
-def selective_tuning(
+def selective_tuning(  # noqa: PLR0913 (a form on Prefect's page)
     models: list[str] | None = None,
     strategies: list[str] | None = None,
     recording: bool = True,
     force: bool = False,
     watch: bool = False,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> State[Any]:
     """Bring results up to date.
 
@@ -151,9 +157,20 @@ def selective_tuning(
     watch : bool
         Whether recorded results are compared with those before them; one that became slower by
         more than the noise ends the flow as failed.
+    trials : int, optional
+        Trials a task.
+    budget_s : float, optional
+        Seconds of tuning, and of sharing, at most.
+    settings : dict, optional
+        Other parameters by key path, such as ``{"tune.seed": 1}``. They hold for this run, as do
+        trials and budget.
     """
     steps = FlowSteps()
-    outcome = run_all(models, strategies, steps, recording, force)
+    own = {**(settings or {}), **budgets(trials, budget_s)}
+    # A command that runs the flow has set them.
+    held = of_run(models or listed(find_root())[0], own) if own else contextlib.nullcontext()
+    with held:
+        outcome = run_all(models, strategies, steps, recording, force)
     if watch:
         ending = steps.do("watch", [], lambda: _watched(models))
         if ending.exit_code:

@@ -4,88 +4,111 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import logging
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock
-from fewtune.stages.ending import exit_code
-from fewtune.stages.parent_watch import end_with_starter
+from fewtune.process.ending import VERBOSE, exit_code, show_logs
+from fewtune.process.starter import end_with_starter
+from fewtune.stages.params import PER_STRATEGY, load_section
 from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
 
-# If it is set, stages print what the library logs.
-VERBOSE = "FEWTUNE_VERBOSE"
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
 
 
-def say(message: str) -> None:
-    """Print how far a stage is: one line on standard output, flushed."""
-    print(printable(message), flush=True)
+class Stage:
+    """A stage at work: what it works on, its options, and where its files lie.
+
+    Parameters
+    ----------
+    name : str
+        In ``dvc.yaml``.
+    model, strategy : str
+        Empty for a stage that has none.
+    """
+
+    def __init__(self, name: str, model: str = "", strategy: str = "") -> None:
+        self.name, self.model, self.strategy = name, model, strategy
+        self.of = (model, strategy)
+        self.places = Places()
+
+    @cached_property
+    def options(self) -> Any:
+        """The stage's own section of ``params.yaml``."""
+        strategy = self.strategy if self.name in PER_STRATEGY else None
+        # Donors are the same for all models.
+        return load_section(self.name, strategy, model=self.model or None)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The machine that is measured."""
+        return Fingerprint.read(self.places.fingerprint)
+
+    def say(self, message: str) -> None:
+        """Print how far the stage is: one line on standard output, flushed."""
+        strategy = f"({self.strategy})" if self.strategy else ""
+        of = " ".join(filter(None, [self.model, strategy]))
+        print(printable(f"{of}: {message}" if of else message), flush=True)
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Hold the device that is measured, waiting while another run measures there."""
+        from fewtune.measure.device import device_of  # loads TVM, as not every stage does
+
+        device = device_of(self.fingerprint)
+        if device.can.locks_itself and self.name in _ON_FLEET:
+            # Its machines hold their own devices, batch by batch.
+            return nullcontext()
+        strategy = f" ({self.strategy})" if self.strategy else ""
+        return device_lock(device.lock, f"{self.name} {self.model}{strategy}")
+
+    @contextmanager
+    def journalled(self, output: Path) -> Iterator[tuple[Path, Path]]:
+        """As `measuring`; gives the folders of journal and outputs."""
+        journal = self.places.journal(*self.of, self.name)
+        with self.measuring(), whole_directory(output) as directory:
+            yield journal, directory
+        # The journal is for a run that was killed; left here, a forced run would measure nothing.
+        shutil.rmtree(journal, ignore_errors=True)
 
 
-def measuring(
-    fingerprint: Fingerprint, stage: str, model: str, strategy: str | None = None
-) -> AbstractContextManager[None]:
-    """Hold the device that ``stage`` measures on, waiting while another run measures there."""
-    from fewtune.measure.device import device_of  # loads TVM, as not every stage does
-
-    device = device_of(fingerprint)
-    if device.can.locks_itself and stage in _ON_FLEET:
-        # Its machines hold their own devices, batch by batch.
-        return nullcontext()
-    purpose = f"{stage} {model}" + (f" ({strategy})" if strategy else "")
-    return device_lock(device.lock, purpose)
-
-
-@contextmanager
-def journalled(
-    fingerprint: Fingerprint, stage: str, model: str, strategy: str, output: Path
-) -> Iterator[tuple[Path, Path]]:
-    """As `measuring`; gives the folders of journal and outputs."""
-    journal = Places().journal(model, strategy, stage)
-    with measuring(fingerprint, stage, model, strategy), whole_directory(output) as directory:
-        yield journal, directory
-    # The journal is for a run that was killed; left here, a forced run would measure nothing.
-    shutil.rmtree(journal, ignore_errors=True)
-
-
-def main(stage: str, run: Callable[..., None], arguments: list[str] | None = None) -> None:
+def main(name: str, run: Callable[[Stage], None], *axes: str) -> None:
     """Run a stage and leave the process with its exit code.
 
     Parameters
     ----------
-    stage : str
+    name : str
         The stage's name in ``dvc.yaml``, named in messages.
     run : callable
-        The stage. Each of its parameters becomes a required option of the same name.
-    arguments : list of str, optional
-        Instead of the process's own arguments.
+        The stage.
+    *axes : str
+        What it is run for: ``model``, ``strategy``; each is a required option.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m fewtune.stages.{stage}", description=inspect.getdoc(run)
+        prog=f"python -m fewtune.stages.{name}", description=inspect.getdoc(run)
     )
-    for name in inspect.signature(run).parameters:
-        parser.add_argument(f"--{name}", required=True)
-    options = vars(parser.parse_args(arguments))
+    for axis in axes:
+        parser.add_argument(f"--{axis}", required=True)
+    stage = Stage(name, **vars(parser.parse_args()))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get(VERBOSE):
-        logging.basicConfig(format="%(name)s: %(message)s")
-        logging.getLogger("fewtune").setLevel(logging.DEBUG)
+        show_logs()
 
     def work() -> int:
         end_with_starter()
-        run(**options)
+        run(stage)
         return 0
 
-    code = exit_code(work, f"fewtune: {stage}")
+    code = exit_code(work, f"fewtune: {name}")
     if code:
         sys.exit(code)

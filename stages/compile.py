@@ -5,35 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 
 from fewtune.compile.compile_apart import CompileJob, compile_apart
-from fewtune.stages.command import main, say
+from fewtune.stages.command import Stage, main
 from fewtune.stages.params import load_section
-from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
 
 
-def job_of(model: str, strategy: str, shared: Path, directory: Path) -> CompileJob:
+def job_of(stage: Stage, shared: Path, directory: Path) -> CompileJob:
     """The job that compiles a log of schedules into a folder."""
-    places = Places()
     return CompileJob(
-        imported=places.imported(model),
-        tasks=places.tasks(model),
+        imported=stage.places.imported(stage.model),
+        tasks=stage.places.tasks(stage.model),
         shared=shared,
-        fingerprint=places.fingerprint,
-        options=load_section("compile", model=model),
+        fingerprint=stage.places.fingerprint,
+        options=load_section("compile", model=stage.model),
         directory=directory,
-        model=model,
-        strategy=strategy,
+        model=stage.model,
+        strategy=stage.strategy,
     )
 
 
-def run(model: str, strategy: str) -> None:
+def run(stage: Stage) -> None:
     """Build the tuned library and compare its outputs with onnxruntime's."""
-    places = Places()
-    with whole_directory(places.compiled(model, strategy)) as directory:
-        job = job_of(model, strategy, places.shared(model, strategy), directory)
-        report = compile_apart(job, say)
-    say(
-        f"{model} ({strategy}): {report.scheduled_from_log} kernels from the log, "
+    with whole_directory(stage.places.compiled(*stage.of)) as directory:
+        report = compile_apart(job_of(stage, stage.places.shared(*stage.of), directory), stage.say)
+    stage.say(
+        f"{report.scheduled_from_log} kernels from the log, "
         f"{report.scheduled_by_default} by default, {len(report.unscheduled)} unscheduled, "
         f"{report.allowances:.2g} of the allowance used, "
         f"relative error {report.max_relative_error:.1e}"
@@ -42,4 +38,4 @@ def run(model: str, strategy: str) -> None:
 
 
 if __name__ == "__main__":
-    main("compile", run)
+    main("compile", run, "model", "strategy")

@@ -288,20 +288,17 @@ def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
     if not isinstance(value, list) or not (value or key == "models"):
         raise InputError(f"{path}: {key} is {value!r}: give a list of names")
     for name in value:
+        holds = f"{path}: {key} holds {name!r}"
         if name in RESERVED[key]:
-            raise InputError(
-                f"{path}: {key} holds {name!r}: not {', '.join(RESERVED[key])}, which are "
-                "folders of their own"
-            )
+            folders = ", ".join(RESERVED[key])
+            raise InputError(f"{holds}: not {folders}, which are folders of their own")
         try:
             check_name(str(name))
         except InputError:
-            raise InputError(
-                f"{path}: {key} holds {name!r}: give names of lower-case letters, digits, '_', "
-                "'.' and '-', beginning with a letter or digit"
-            ) from None
+            rule = "lower-case letters, digits, '_', '.' and '-', beginning with a letter or digit"
+            raise InputError(f"{holds}: give names of {rule}") from None
         if not isinstance(name, str):
-            raise InputError(f"{path}: {key} holds {name!r}: put it in quotes to make it a name")
+            raise InputError(f"{holds}: put it in quotes to make it a name")
         if value.count(name) > 1:
-            raise InputError(f"{path}: {key} lists {name!r} twice")
+            raise InputError(f"{holds} twice")
     return value

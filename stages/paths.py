@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True)
 class Places:
     """The files and folders of one checkout.
 
@@ -16,61 +14,32 @@ class Places:
         The checkout's top folder; stages run there, so its default is the current folder.
     """
 
-    root: Path = Path()
-
-    @property
-    def params(self) -> Path:
-        """The parameters of every stage."""
-        return self.root / "params.yaml"
-
-    @property
-    def pipeline(self) -> Path:
-        """The pipeline's definition."""
-        return self.root / "dvc.yaml"
-
-    @property
-    def lock(self) -> Path:
-        """What DVC knows of the stages that ran."""
-        return self.root / "dvc.lock"
-
-    @property
-    def models(self) -> Path:
-        """Registered models, a folder each."""
-        return self.root / "models"
-
-    @property
-    def banked_logs(self) -> Path:
-        """Tuning logs of models tuned before, a folder each."""
-        return self.root / "bank"
-
-    @property
-    def predictors(self) -> Path:
-        """Predictors of the user's own."""
-        return self.root / "predictors"
-
-    @property
-    def out(self) -> Path:
-        """Everything that stages write."""
-        return self.root / "out"
-
-    @property
-    def scratch(self) -> Path:
-        """Journals and logs of work under way; never an output of a stage."""
-        return self.root / ".fewtune"
-
-    @property
-    def fingerprint(self) -> Path:
-        """Output of stage fingerprint."""
-        return self.out / "fingerprint"
+    def __init__(self, root: Path = Path()) -> None:
+        self.root = root
+        # The parameters of every stage.
+        self.params = root / "params.yaml"
+        # The pipeline's definition.
+        self.pipeline = root / "dvc.yaml"
+        # What DVC knows of the stages that ran.
+        self.lock = root / "dvc.lock"
+        # Registered models, a folder each.
+        self.models = root / "models"
+        # Tuning logs of models tuned before, a folder each.
+        self.banked_logs = root / "bank"
+        # Predictors of the user's own.
+        self.predictors = root / "predictors"
+        # Everything that stages write.
+        self.out = root / "out"
+        # Journals and logs of work under way; never an output of a stage.
+        self.scratch = root / ".fewtune"
+        # Output of stage fingerprint.
+        self.fingerprint = self.out / "fingerprint"
+        # The folder of all models' own settings.
+        self.all_settings = self.out / "settings"
 
     def settings(self, model: str, section: str) -> Path:
         """Output of stage fingerprint: what ``model`` has of its own in a section."""
         return self.all_settings / model / f"{section}.json"
-
-    @property
-    def all_settings(self) -> Path:
-        """The folder of all models' own settings."""
-        return self.out / "settings"
 
     def bank(self, strategy: str) -> Path:
         """Output of stage build_bank."""

@@ -9,37 +9,33 @@ from fewtune.bank.bank import Bank
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.heat_map import write_similarity
 from fewtune.selection.select import select_tasks
-from fewtune.stages.command import main, say
-from fewtune.stages.params import load_section
-from fewtune.stages.paths import Places
+from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
 
 
-def run(model: str, strategy: str) -> None:
+def run(stage: Stage) -> None:
     """Compare the tasks' tuning spaces and choose a representative of each cluster."""
-    options = load_section("select_tasks", strategy, model=model)
-    places = Places()
-    tasks = read_tasks(places.tasks(model))
-    target = target_from_json(TaskTable.read(places.tasks(model)).target)
+    places = stage.places
+    tasks = read_tasks(places.tasks(stage.model))
+    target = target_from_json(TaskTable.read(places.tasks(stage.model)).target)
     start = time.perf_counter()
-    bank = Bank.read(places.bank(strategy))
     selection, matrix = select_tasks(
         tasks,
-        options,
+        stage.options,
         target=target,
-        model=model,
-        strategy=strategy,
-        bank=bank,
-        predicted=PredictReport.read(places.predicted(model, strategy)),
+        model=stage.model,
+        strategy=stage.strategy,
+        bank=Bank.read(places.bank(stage.strategy)),
+        predicted=PredictReport.read(places.predicted(*stage.of)),
     )
     timing = SelectionTiming(selecting_s=round(time.perf_counter() - start, 3))
-    with whole_directory(places.selected(model, strategy)) as directory:
+    with whole_directory(places.selected(*stage.of)) as directory:
         selection.write(directory)
         timing.write(directory)
         write_similarity(selection, matrix, directory)
-    say(
-        f"{model} ({strategy}): {len(selection.clusters)} clusters, "
+    stage.say(
+        f"{len(selection.clusters)} clusters, "
         f"{len(selection.known)} tasks are known to the predictor, "
         f"{len(selection.unknown)} to search, "
         + (f"{len(selection.banked)} from the bank, " if selection.banked else "")
@@ -49,4 +45,4 @@ def run(model: str, strategy: str) -> None:
 
 
 if __name__ == "__main__":
-    main("select_tasks", run)
+    main("select_tasks", run, "model", "strategy")

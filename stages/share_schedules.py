@@ -4,44 +4,52 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fewtune.artifacts import Fingerprint, Selection, TuneReport
+from fewtune.artifacts import Selection, TuneReport
 from fewtune.measure.device import device_of
+from fewtune.model_check.report import FEW_TRIALS, PastTunings, estimate
+from fewtune.options import ShareOptions
 from fewtune.sharing.share import share_schedules, take_predicted
-from fewtune.stages.command import journalled, main, say
-from fewtune.stages.params import load_section
-from fewtune.stages.paths import Places
+from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
 
 
-def run(model: str, strategy: str) -> None:
+def run(stage: Stage) -> None:
     """Let contenders of all tasks take turns; a run that was killed goes on."""
-    options = load_section("share_schedules", model=model)
-    places = Places()
-    fingerprint = Fingerprint.read(places.fingerprint)
-    selection = Selection.read(places.selected(model, strategy))
-    predicted, output = places.predicted(model, strategy), places.shared(model, strategy)
-    if TuneReport.read(places.tuned(model, strategy)).is_predicted:
+    places = stage.places
+    selection = Selection.read(places.selected(*stage.of))
+    tuned = TuneReport.read(places.tuned(*stage.of))
+    predicted, output = places.predicted(*stage.of), places.shared(*stage.of)
+    if tuned.is_predicted:
         with whole_directory(output) as directory:
             report = take_predicted(selection, predicted, directory)
     else:
-        with journalled(fingerprint, "share_schedules", model, strategy, output) as kept:
+        with stage.journalled(output) as kept:
             report = share_schedules(
-                read_tasks(places.tasks(model)),
+                read_tasks(places.tasks(stage.model)),
                 selection,
                 predicted,
-                places.tuned(model, strategy),
-                fingerprint,
-                options,
+                places.tuned(*stage.of),
+                stage.fingerprint,
+                _at_most_full(stage.options, selection, tuned),
                 *kept,
-                bank_directory=places.bank(strategy),
-                model_directory=places.tasks(model),
-                run=device_of(fingerprint).runner,
+                bank_directory=places.bank(stage.strategy),
+                model_directory=places.tasks(stage.model),
+                run=device_of(stage.fingerprint).runner,
             )
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no task"
-    say(f"{model} ({strategy}): {ended}; {report.trials} trials in {report.sharing_s:.1f} s")
+    stage.say(f"{ended}; {report.trials} trials in {report.sharing_s:.1f} s")
+
+
+def _at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport) -> ShareOptions:
+    """Options with the time of full tuning as their budget, where trials are few."""
+    if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
+        return options
+    past = PastTunings(tuned.tuning_s, tuned.trials, 1)
+    full_s = estimate(len(selection.worth), tuned.trials_per_task, past).seconds
+    return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})
 
 
 if __name__ == "__main__":
-    main("share_schedules", run)
+    main("share_schedules", run, "model", "strategy")

@@ -61,7 +61,10 @@ def commands_of(page: Path) -> Iterator[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_pages_can_be_given(page):
     for words in commands_of(page):
-        if words[:1] == ["fewtune"]:
+        if words[:2] == ["fewtune", "--print-completion"]:
+            with pytest.raises(SystemExit, match="0"):
+                parser().parse_args(words[1:])
+        elif words[:1] == ["fewtune"]:
             parser().parse_args(words[1:])
         elif words[:1] == ["python"] and words[1].endswith(".py"):
             assert (PROJECT / words[1]).is_file(), words

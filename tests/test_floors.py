@@ -286,22 +286,22 @@ BUDGETS = {
     "compile": 1023,
     "deploy": 932,
     "fleet": 508,
-    "loose": 920,
+    "loose": 908,
     "machine": 622,
     "measure": 643,
-    "model": 3566,
-    "model_check": 224,
+    "model": 3567,
+    "model_check": 234,
     "prediction": 363,
-    "onnx_graph": 4176,
+    "onnx_graph": 4184,
     "predictor": 790,
-    "process": 818,
+    "process": 923,
     "progress": 139,
-    "report": 644,
+    "report": 701,
     "research": 574,
-    "runtime": 973,
+    "runtime": 975,
     "schedule": 2157,
     "schedule_check": 587,
-    "search": 654,
+    "search": 735,
     "selection": 450,
     "sharing": 860,
     "similarity": 129,
@@ -312,12 +312,12 @@ BUDGETS = {
     "trial": 173,
     "tuning": 1122,
     "tvm_compat": 368,
-    "util": 279,
-    "verify": 1389,
+    "util": 301,
+    "verify": 1390,
     "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4362, ("benchmarks",): 5482, ("tests",): 18258}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5520, ("tests",): 18300}
 
 
 def code_lines(path: Path) -> int:

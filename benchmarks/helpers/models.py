@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from benchmarks.wild import fetch, read_list
 from benchmarks.zoo.registry import written
 from fewtune.pipelines.arguments import parser
-from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.given import given_inputs
 
 
-def model_of(name: str, folder: Path) -> tuple[Path, Given]:
+def model_of(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
     """A model's file, which is made or downloaded, and what is given of its inputs.
 
     Parameters
@@ -26,4 +27,4 @@ def model_of(name: str, folder: Path) -> tuple[Path, Given]:
         file, words = fetch(name, wild[name], folder), wild[name].add
     else:
         file, words = Path(name) if name.endswith(".onnx") else written(name, folder), []
-    return file.resolve(), Given.of(parser().parse_args(["add", str(file), *words]))
+    return file.resolve(), given_inputs(parser().parse_args(["add", str(file), *words]))

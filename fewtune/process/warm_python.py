@@ -26,7 +26,7 @@ _EVERY_S = 0.2
 def main(arguments: list[str]) -> int:
     """Run Python's ``arguments`` in the warm process, or by Python itself."""
     parent = os.getppid()
-    if _is_orphan(parent):
+    if is_orphan(parent):
         return TERMINATED
     address = os.environ.get(SOCKET, "")
     if len(arguments) < 2 or arguments[0] != "-m" or not address:
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _is_orphan(parent: int) -> bool:
+def is_orphan(parent: int) -> bool:
     """Whether DVC started this process for a run that has ended since."""
     if "DVC_STAGE" not in os.environ or os.getsid(0) == os.getpid():
         return False

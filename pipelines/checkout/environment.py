@@ -60,17 +60,14 @@ def protect() -> None:
     """
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         return
-    secret = new_secret()
-    os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
+    secret = os.environ["PREFECT_SERVER_API_AUTH_STRING"] = new_secret()
     os.environ["PREFECT_API_AUTH_STRING"] = secret
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://{LOCALHOST}"
 
 
 def _set(values: Mapping[str, str]) -> None:
     """Set what the user has not set."""
-    for name, value in values.items():
-        if not os.environ.get(name):
-            os.environ[name] = value
+    os.environ |= {name: value for name, value in values.items() if not os.environ.get(name)}
 
 
 def prepare(root: Path) -> None:
@@ -84,12 +81,13 @@ def prepare(root: Path) -> None:
     home = str(Places(root).scratch / "prefect")
     _set({"PREFECT_HOME": home, "MLFLOW_TRACKING_URI": default_tracking_uri(root)})
     protect()
+    home = os.environ["PREFECT_HOME"]
     try:
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        Path(home).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(
-            f"{os.environ['PREFECT_HOME']} cannot be made ({error.strerror}): Prefect keeps its "
-            "database there; set PREFECT_HOME to a folder that can be written"
+            f"{home} cannot be made ({error.strerror}): Prefect keeps its database there; set "
+            "PREFECT_HOME to a folder that can be written"
         ) from None
 
 

@@ -1,9 +1,12 @@
-"""Changes to params.yaml that keep its comments, as `dvc exp run --set-param` makes them."""
+"""Settings: written into params.yaml, whose comments stay, or of one run."""
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterable, Mapping
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +14,16 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError
-from fewtune.stages.params import BY_MODEL, LISTS, check_all, merged, nested, parse_yaml, read_yaml
+from fewtune.stages.params import (
+    BY_MODEL,
+    LISTS,
+    RUN_SETTINGS,
+    check_all,
+    merged,
+    nested,
+    parse_yaml,
+    read_yaml,
+)
 from fewtune.util.files import write_bytes
 
 MODELS = LISTS[0]
@@ -83,6 +95,26 @@ def changed_parameters(
         reason = str(fault).removeprefix(f"{path}: ")
         raise InputError(f"{path.name} stays as it was: {reason}") from fault
     return text, lines, params
+
+
+@contextlib.contextmanager
+def of_run(models: Iterable[str], own: Mapping[str, Any]) -> Iterator[None]:
+    """Hand settings to stage fingerprint, which writes down what each model has of its own."""
+    os.environ[RUN_SETTINGS] = json.dumps(dict.fromkeys(models, nested(own)))
+    try:
+        yield
+    finally:
+        del os.environ[RUN_SETTINGS]
+
+
+def budgets(trials: int | None, budget_s: float | None) -> dict[str, Any]:
+    """Trials a task and seconds of tuning, where they are given, by key path."""
+    given = {
+        "tune.trials_per_task": trials,
+        "tune.budget_s": budget_s,
+        "share_schedules.budget_s": budget_s,
+    }
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -49,6 +49,14 @@ def find_root(start: Path | None = None) -> Path:
     )
 
 
+def root_if_any() -> Path | None:
+    """The project here, for what can be done without one."""
+    try:
+        return find_root()
+    except InputError:
+        return None
+
+
 @contextmanager
 def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
     """Lock the checkout at ``root``; wait, and print for what, while another run holds it.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
 from fewtune.errors import InputError
 from fewtune.report.tables import Result, belongs
 from fewtune.stages.params import COMPARED, LISTS, read_yaml
 from fewtune.stages.paths import Places
-
-_Read = TypeVar("_Read")
 
 
 def listed(root: Path) -> tuple[list[str], list[str]]:
@@ -48,14 +45,6 @@ def read_results(
     models : collection of str, optional
         Only those.
     """
-
-    def attempt(what: str, arguments: str, read: Callable[[], _Read]) -> _Read | None:
-        try:
-            return read()
-        except InputError as error:
-            complain(f"{what} is left out: {error}: `fewtune run {arguments} --force`")
-            return None
-
     places = Places(root)
     names, strategies = listed(root)
     names += [name for name in places.registered() if name not in names]
@@ -63,24 +52,25 @@ def read_results(
     for model in names:
         if models is not None and model not in models:
             continue
-        results = {
-            strategy: attempt(
-                f"{model} {strategy}",
-                f"{model} --strategy {strategy}",
-                partial(read_result, root, model, strategy),
-            )
-            for strategy in strategies
-        }
-        comparison = attempt(
-            f"the comparison of {model}",
-            f"{model} --all",
-            partial(comparison_of, root, model, results),
-        )
+        results, comparison = {}, None
+        for strategy in strategies:
+            with _or_left_out(complain, f"{model} {strategy}", f"{model} --strategy {strategy}"):
+                results[strategy] = read_result(root, model, strategy)
+        with _or_left_out(complain, f"the comparison of {model}", f"{model} --all"):
+            comparison = comparison_of(root, model, results)
         for strategy, result in results.items():
             if result is not None:
                 own = comparison if strategy == COMPARED[0] else None
                 found.append(replace(result, comparison=own))
     return found
+
+
+@contextlib.contextmanager
+def _or_left_out(complain: Callable[[str], None], what: str, arguments: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        complain(f"{what} is left out: {error}: `fewtune run {arguments} --force`")
 
 
 def read_result(root: Path, model: str, strategy: str) -> Result | None:

@@ -5,71 +5,32 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError, quoted
 
 
-@dataclass(frozen=True)
-class Given:
-    """The inputs of one model, as options give them."""
+def given_inputs(options: argparse.Namespace) -> dict[str, Any]:
+    """What options say of one model's inputs, as `fewtune.model.source.add_model` takes it.
 
-    # Of one shape, or of several of one library.
-    shapes: dict[str, Any]
-    dimensions: dict[str, list[int]]
-    paddable: dict[str, float]
-    constants: dict[str, Any]
-    inputs: Path | None
+    Raises
+    ------
+    InputError
+        If a text has another form, or a name is given twice.
+    """
 
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Given:
-        """Read the options that a command has of these.
+    def read(option: str, form: str, value: Callable[[str], Any], several: bool = False) -> Any:
+        return _read(f"--{option}", getattr(options, option, ()), form, value, several)
 
-        Raises
-        ------
-        InputError
-            If a text has another form, or a name is given twice.
-        """
-
-        def read(
-            option: str, form: str, value: Callable[[str], Any], *, several: bool = False
-        ) -> dict[str, Any]:
-            return _read(f"--{option}", getattr(options, option, ()), form, value, several)
-
-        inputs = getattr(options, "inputs", None)
-        return cls(
-            _by_regime(read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes, several=True)),
-            read("dimension", "a whole number or several, as NAME=1 or NAME=16,32", _sizes),
-            read("paddable", "the value to pad with, as NAME=0", float),
-            read("constant", "a number, true, a list or an .npy file, as INPUT=16000", _constant),
-            None if inputs is None else Path(inputs),
-        )
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is given."""
-        return any(vars(self).values())
-
-    def add(
-        self, source: str, models: Path, name: str | None, seed: int = 0, replace: bool = False
-    ) -> str:
-        """Register ``source`` with these inputs under ``models``; its name."""
-        from fewtune.model.source import add_model
-
-        return add_model(
-            source,
-            models,
-            name,
-            self.shapes,
-            seed,
-            self.dimensions,
-            replace,
-            self.constants,
-            self.inputs,
-            self.paddable,
-        )
+    inputs = getattr(options, "inputs", None)
+    return {
+        "shapes": _by_regime(read("shape", "whole numbers, as INPUT=1,3,224,224", _sizes, True)),
+        "dimensions": read("dimension", "a whole number or several, as NAME=16,32", _sizes),
+        "paddable": read("paddable", "the value to pad with, as NAME=0", float),
+        "constants": read("constant", "a number, true, a list or an .npy file", _constant),
+        "inputs": None if inputs is None else Path(inputs),
+    }
 
 
 def _by_regime(shapes: dict[str, list[list[int]]]) -> dict[str, Any]:

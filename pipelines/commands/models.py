@@ -13,10 +13,10 @@ from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.model.registration import name_of
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport, PastTunings
-from fewtune.pipelines.checkout.project import find_root, turn
-from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.checkout.project import find_root, root_if_any, turn
+from fewtune.pipelines.commands.given import given_inputs
 from fewtune.pipelines.commands.show import say, shown, tell
-from fewtune.process.apart import Job, run_apart
+from fewtune.process.apart import run_apart
 from fewtune.process.contexts import without_gc
 from fewtune.stages.params import load_all
 from fewtune.stages.paths import Places
@@ -27,7 +27,7 @@ _STRATEGY = "selective"
 
 def add(options: argparse.Namespace) -> int:
     """Register a model and list it in params.yaml."""
-    given = Given.of(options)
+    given = given_inputs(options)
     name_of(options.source, options.name)
     root = find_root()
     places = Places(root)
@@ -35,12 +35,20 @@ def add(options: argparse.Namespace) -> int:
         report = _checked(options, given, root)
         if not report.ok:
             raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
+    from fewtune.model.source import add_model
     from fewtune.pipelines.checkout.parameters import change_parameters
     from fewtune.pipelines.dvc_repo.track import model_files, track
 
     with turn(root, f"add {options.source}", say):
         load_all(places.params)
-        name = given.add(options.source, places.models, options.name, options.seed, options.replace)
+        name = add_model(
+            options.source,
+            places.models,
+            options.name,
+            seed=options.seed,
+            replace=options.replace,
+            **given,
+        )
         lines = change_parameters(places.params, models=[name])
         problem = track(root, model_files(root, [name]))
     if problem:
@@ -54,11 +62,7 @@ def add(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Print what a run would do with a model."""
-    try:
-        root = find_root()
-    except InputError:
-        root = None  # a model can be checked anywhere
-    report = _checked(options, Given.of(options), root)
+    report = _checked(options, given_inputs(options), root_if_any())
     if options.json:
         tell(json.dumps(report.as_json()))
         return report.exit_code
@@ -72,52 +76,41 @@ def check(options: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _checked(options: argparse.Namespace, given: Given, root: Path | None) -> CheckReport:
+def _checked(options: argparse.Namespace, given: dict[str, Any], root: Path | None) -> CheckReport:
     """Check a model in a process of its own, with the parameters of the checkout, if any."""
-    job = CheckJob(
-        model=options.source,
-        name=options.name,
-        shapes=given.shapes,
-        dimensions=given.dimensions,
-        paddable=given.paddable,
-        constants=given.constants,
-        inputs=given.inputs,
-        seed=options.seed,
-    )
+    name, source = options.name, options.source
     try:
-        # TVM takes seconds to load: only the child loads it.
-        return CheckReport.from_json(run_apart(CheckoutJob(job=job, root=root)))
+        own = _of_checkout(Places(root)) if root is not None else {}
+        job = _Check(model=source, name=name, seed=options.seed, **given, **own)
+        return CheckReport.from_json(run_apart(job))
     except FewtuneError as error:
         return CheckReport(
-            ok=False, reason=one_line(error), exit_code=error.exit_code, model=str(job.model)
+            ok=False, reason=one_line(error), exit_code=error.exit_code, model=str(source)
         )
 
 
-class CheckoutJob(Job):
-    """A check with a checkout's parameters."""
-
-    job: CheckJob
-    root: Path | None
+class _Check(CheckJob):
+    """A check that loads TVM where it is done."""
 
     def run(self) -> dict[str, Any]:
-        """Check the model in this process, which native code may crash."""
         with without_gc(for_good=True):
-            from fewtune.model_check import check
+            from fewtune.model_check.check import check_here
 
-        given: dict[str, Any] = {"left_out": self.left_out}
-        if self.root is not None:
-            places = Places(self.root)
-            params = load_all(places.params)
-            trials = params["tune"].trials_per_task
-            section = next(each for each in params.values() if isinstance(each, ImportSection))
-            given |= {
-                "models_directory": places.models,
-                "machine": params["fingerprint"],
-                "options": ImportOptions.of(section, params["compile"].most_growth),
-                "trials": trials,
-                "past": _past_tunings(places, trials),
-            }
-        return check.check_here(self.job.model_copy(update=given))
+        return check_here(self)
+
+
+def _of_checkout(places: Places) -> dict[str, Any]:
+    """What a check takes from a checkout."""
+    params = load_all(places.params)
+    trials = params["tune"].trials_per_task
+    section = next(each for each in params.values() if isinstance(each, ImportSection))
+    return {
+        "models_directory": places.models,
+        "machine": params["fingerprint"],
+        "options": ImportOptions.of(section, params["compile"].most_growth),
+        "trials": trials,
+        "past": _past_tunings(places, trials),
+    }
 
 
 def _past_tunings(places: Places, trials: int) -> PastTunings | None:
@@ -140,15 +133,16 @@ def _past_tunings(places: Places, trials: int) -> PastTunings | None:
 def compile(options: argparse.Namespace) -> int:
     """Compile a model for a GPU that is not here."""
     from fewtune.compile.device_code import compile_for_gpu, gpu_target
+    from fewtune.model.source import add_model
 
     gpu_target(options.arch)
     places = Places(find_root())
-    name, models, given = options.model, places.models, Given.of(options)
+    name, models, given = options.model, places.models, given_inputs(options)
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         if name not in places.registered():
             models = Path(scratch)
-            name = given.add(options.model, models, None)
-        elif given.any:
+            name = add_model(options.model, models, **given)
+        elif any(given.values()):
             raise InputError(f"{name} is registered with its shapes: leave --shape out")
         output = Path(options.output or places.out / name / f"cuda-{options.arch}")
         made = compile_for_gpu(name, models, options.arch, output)

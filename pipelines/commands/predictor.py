@@ -8,35 +8,17 @@ kilobytes. ``--samples FILE.npz`` also learns from such a file, with or without 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fewtune.artifacts import Fingerprint, TuneReport
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
-from fewtune.pipelines.checkout.project import find_root
+from fewtune.pipelines.checkout.project import root_if_any
 from fewtune.pipelines.commands.show import show_json, tell
 from fewtune.predictor import files_of, shipped
-from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
-from fewtune.predictor.training_samples import (
-    Sampled,
-    at_most,
-    read_samples,
-    require_alike,
-    usual_first,
-    write_samples,
-)
-from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.target import target_from_json
-from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.warm_start import measured_trials, task_samples
+from fewtune.predictor.pretrained import read_conditions, thread_counts
 from fewtune.stages.paths import Places
-from fewtune.storage.database import read_database
-from fewtune.storage.log_archive import require_own
-from fewtune.task.extract import read_tasks
 from fewtune.util.table import MISSING, Table
 
 _SHIPPED = shipped()[0].parent
@@ -45,14 +27,10 @@ _SHIPPED = shipped()[0].parent
 def predictor(options: argparse.Namespace) -> int:
     """Train, list or describe predictors."""
     if options.action == "train":
-        given = [Path(file) for file in options.samples]
-        kept = None if options.keep is None else Path(options.keep)
-        train(options.models, Path(options.output), given, kept, options.most_trials)
+        train(options)
         return 0
-    try:
-        places = Places(find_root())
-    except InputError:
-        places = Places()  # those that come with fewtune are known anywhere
+    # Those that come with fewtune are known anywhere.
+    places = Places(root_if_any() or Path())
     if options.action == "list":
         known = known_predictors(places)
         if options.json:
@@ -69,25 +47,6 @@ def _told(path: Path) -> dict[str, Any]:
     conditions = read_conditions(path)
     conditions.pop("features")
     return dict(sorted(conditions.items()))
-
-
-def learnable_of(model: str, places: Places) -> list[Sampled]:
-    """The trials of full tuning for a model's tasks, by what each computes unfused."""
-    fingerprint = Fingerprint.read(places.fingerprint)
-    target = target_from_json(fingerprint.target)
-    directory = places.tuned(model, "full")
-    require_own(directory, fingerprint)
-    is_cold = TuneReport.read(directory).cold_weights
-    database = read_database(directory)
-    tasks = [t for t in read_tasks(places.tasks(model)) if database.has_workload(t.mod)]
-    trials = measured_trials(database, tasks)
-    found = []
-    for task in tasks:
-        space = SearchSpace(task.mod, target)
-        samples = task_samples(space, trials[task.info.name], is_cold=is_cold)
-        if samples is not None:
-            found.append(Sampled(str((task.info.operator, str(task.info.shapes[:2]))), samples))
-    return found
 
 
 def predictor_table(paths: Sequence[Path]) -> Table:
@@ -133,65 +92,19 @@ def predictor_called(name: str, places: Places) -> Path:
     raise InputError(f"there is no predictor {name}: give {names}, or a path without its ending")
 
 
-def train(
-    models: Sequence[str],
-    output: Path,
-    given: Sequence[Path] = (),
-    kept: Path | None = None,
-    most_trials: int | None = None,
-) -> None:
-    """Train a predictor on models that were tuned in full here, and write it.
+def train(options: argparse.Namespace) -> None:
+    """Train a predictor, and write it."""
+    from fewtune.search.practice import Tuned
+    from fewtune.search.practice import train as trained
 
-    Parameters
-    ----------
-    models : sequence of str
-    output : Path
-        Of the predictor, without an ending.
-    given : sequence of Path
-        Files of kept samples to learn from as well.
-    kept : Path, optional
-        File in which to keep the samples.
-    most_trials : int, optional
-        Learn from at most so many, of the most usual shapes first.
-    """
-    if most_trials is not None and most_trials < 1:
-        raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
     places = Places()
-    stored = [(path, *read_samples(path)) for path in given]
-    conditions = {**(stored[0][2] if stored else {}), **(_conditions(places) if models else {})}
-    counts = {conditions["threads"]} if conditions else set()
-    taught: list[str] = []
-    learnt: list[Sampled] = []
-    for path, earlier, own in stored:
-        require_alike(path, own, conditions)
-        counts |= set(thread_counts(own))
-        taught += own.get("models", [])
-        learnt += earlier
-    for model in models:
-        learnt += learnable_of(model, places)
-    if not learnt:
-        raise InputError("there is nothing to learn from: name models tuned in full, or --samples")
-    if most_trials is not None:
-        learnt = at_most(usual_first(learnt, np.random.default_rng(0)), most_trials)
-    conditions |= {"models": [*taught, *models], "tasks": len(learnt)}
-    if len(counts) > 1:
-        conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}
-        conditions["target"] = {**conditions["target"], "num-cores": max(counts)}
-    if kept is not None:
-        write_samples(kept, learnt, conditions)
-    pretrained = Pretrained.train([each.samples for each in learnt], conditions)
-    pretrained.write(output)
-    tell(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
-
-
-def _conditions(places: Places) -> dict[str, Any]:
-    """The conditions of measurements on this machine."""
-    fingerprint = Fingerprint.read(places.fingerprint)
-    target = target_from_json(fingerprint.target)
-    return {
-        "device": fingerprint.device,
-        "target": json.loads(fingerprint.target),
-        "tvm": fingerprint.versions.get("apache-tvm", ""),
-        "threads": fingerprint.threads,
-        "lanes": CpuTraits.of(target).lanes("float32"),
-    }
+    pretrained = trained(
+        {name: Tuned(places.tasks(name), places.tuned(name, "full")) for name in options.models},
+        Fingerprint.read(places.fingerprint) if options.models else None,
+        [Path(file) for file in options.samples],
+        None if options.keep is None else Path(options.keep),
+        options.most_trials,
+    )
+    pretrained.write(Path(options.output))
+    conditions = pretrained.conditions
+    tell(f"{options.output}: {conditions['trials']} trials of {conditions['tasks']} tasks")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from fewtune.errors import InputError
 from fewtune.pipelines.checkout.project import find_root
-from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, shown, tell
+from fewtune.pipelines.commands.show import (
+    remark,
+    results_json,
+    show_json,
+    show_results,
+    shown,
+    tell,
+)
 from fewtune.report import kernel_tables, tables
 from fewtune.stages.paths import Places
 from fewtune.util.files import write_text
@@ -18,7 +25,7 @@ def report(options: argparse.Namespace) -> int:
     from fewtune.pipelines.checkout.results import read_results
 
     root = find_root()
-    found = read_results(root, say, options.models or None)
+    found = read_results(root, remark, options.models or None)
     missing = set(options.models) - {result.model for result in found}
     if missing or not found:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
@@ -96,7 +103,7 @@ def watch(options: argparse.Namespace) -> int:
 
     watched = watch_recorded(root, options.models or None, options.fleet)
     if options.json:
-        show_json([each.to_dict() for each in watched])
+        show_json([{**each.to_dict(), "slower": each.line() or None} for each in watched])
     else:
         table = watch_table(watched)
         # The machine follows the columns that fit 80 letters.
@@ -105,6 +112,6 @@ def watch(options: argparse.Namespace) -> int:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--page {folder} is no folder: give one that both files go to")
     for path in write_page(watched, folder):
-        (say if options.json else tell)(f"  {shown(path)}")
+        (remark if options.json or options.quiet else tell)(f"  {shown(path)}")
     raise_if_slower(watched)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError, quoted
 from fewtune.pipelines.checkout.project import find_root, turn
-from fewtune.pipelines.commands.given import Given
-from fewtune.pipelines.commands.show import results_json, say, show_json, show_results, tell
-from fewtune.process.child_python import SHOW_STDERR
-from fewtune.stages.command import VERBOSE
-from fewtune.stages.ending import close_output
+from fewtune.pipelines.commands.given import given_inputs
+from fewtune.pipelines.commands.show import (
+    remark,
+    results_json,
+    say,
+    show_json,
+    show_results,
+    tell,
+)
+from fewtune.process.ending import close_output
 from fewtune.stages.paths import Places
 
 if TYPE_CHECKING:
@@ -27,17 +31,17 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from fewtune.pipelines.checkout.parameters import change_parameters, changed_parameters
+    from fewtune.pipelines.checkout.parameters import change_parameters, changed_parameters, of_run
     from fewtune.pipelines.checkout.results import listed, read_results
     from fewtune.pipelines.dvc_repo.dag import require_listed
     from fewtune.pipelines.runs.run_plan import warm_process
-    from fewtune.stages.params import COMPARED, OF_MODEL, nested
+    from fewtune.stages.params import COMPARED, OF_MODEL
 
     root = find_root()
     path = Places(root).params
-    values, given = _settings(options), Given.of(options)
+    values, given = _settings(options), given_inputs(options)
     purpose = f"run {' '.join(options.models) or 'all models'}"
-    with _progress_apart(options), turn(root, purpose, say), warm_process(root):
+    with _progress_apart(options), turn(root, purpose, remark), warm_process(root):
         # Everything is checked before anything is written.
         _, _, params = changed_parameters(path, values)
         if any(key.partition(".")[0] == "fingerprint" for key in values):
@@ -61,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
         if not models:
             raise InputError("no model is registered: `fewtune run MODEL.onnx` registers one")
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
-        with _of_run({} if options.save else dict.fromkeys(models, nested(own))):
+        with of_run(models, {} if options.save else own):
             outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:
-        found = read_results(root, say, models)
+        found = read_results(root, remark, models)
         if options.json:
             failures = [asdict(each) for each in outcome.failures]
             done = {"results": results_json(found, root), "failures": failures}
@@ -84,51 +88,29 @@ def run(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _progress_apart(options: argparse.Namespace) -> Iterator[None]:
     """Keep progress off standard output, where it is to hold JSON, or nothing but the results."""
-    if options.verbose:
-        os.environ |= {VERBOSE: "1", SHOW_STDERR: "1"}
-    with contextlib.ExitStack() as stack:
-        if options.quiet:
-            nowhere = stack.enter_context(open(os.devnull, "w"))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
-        elif options.json:
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+    told = sys.stderr if options.json else sys.stdout
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere if options.quiet else told),
+    ):
         yield
-
-
-@contextlib.contextmanager
-def _of_run(settings: dict[str, Any]) -> Iterator[None]:
-    """Hand models' own settings to stage fingerprint, which writes them down."""
-    from fewtune.stages.params import RUN_SETTINGS
-
-    os.environ[RUN_SETTINGS] = json.dumps(settings)
-    try:
-        yield
-    finally:
-        del os.environ[RUN_SETTINGS]
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """What is to be set, by key path."""
-    from fewtune.pipelines.checkout.parameters import parse_setting
+    from fewtune.pipelines.checkout.parameters import budgets, parse_setting
 
     values = dict(parse_setting(text) for text in options.set)
-    for key_path, value in (
-        ("tune.trials_per_task", options.trials),
-        ("tune.budget_s", options.budget),
-        ("share_schedules.budget_s", options.budget),
-        ("fingerprint.target", options.target),
-        ("fingerprint.device", options.device),
-    ):
-        if value is not None:
-            whole = isinstance(value, float) and value.is_integer()
-            values[key_path] = int(value) if whole else value
-    return values
+    machine = {"fingerprint.target": options.target, "fingerprint.device": options.device}
+    values |= {key: value for key, value in machine.items() if value is not None}
+    return values | budgets(options.trials, options.budget)
 
 
-def _models(named: Sequence[str], given: Given, name: str | None, root: Path) -> list[str]:
+def _models(named: Sequence[str], given: dict[str, Any], name: str | None, root: Path) -> list[str]:
     """Names of models; those given as files are registered first."""
     from fewtune.model.light import light_names
     from fewtune.model.registration import LIGHT_PREFIX
+    from fewtune.model.source import add_model
     from fewtune.util.validation import nearest
 
     places = Places(root)
@@ -145,12 +127,12 @@ def _models(named: Sequence[str], given: Given, name: str | None, root: Path) ->
             if text in light_names():
                 hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
             raise InputError(f"{text!r} is no registered model and no file{hint}")
-    if (given.any or name) and len(sources) != 1:
+    if (any(given.values()) or name) and len(sources) != 1:
         raise InputError(
             "a name, shapes, constants and inputs belong to one .onnx file: give one, or use "
             "`fewtune add`"
         )
-    names = {text: given.add(text, places.models, name) for text in sources}
+    names = {text: add_model(text, places.models, name, **given) for text in sources}
     if names:
         from fewtune.pipelines.dvc_repo.track import model_files, track
 
@@ -164,9 +146,10 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     """Run in this process: as a flow if there is a Prefect server, else without Prefect."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        from fewtune.pipelines.runs.run_plan import Steps, run_all
+        from fewtune.pipelines.runs.run_plan import run_all
+        from fewtune.pipelines.runs.terminal import steps_for
 
-        return run_all(models, strategies, Steps(), force=force)
+        return run_all(models, strategies, steps_for(sys.stdout), force=force)
     import httpx
 
     from fewtune.pipelines.flow import outcome_of, selective_tuning
@@ -187,18 +170,16 @@ def record(options: argparse.Namespace) -> int:
     from fewtune.pipelines.records.record import record_finished
 
     root, code = find_root(), 0
-    with turn(root, "record", say):
+    with turn(root, "record", remark):
         dag = read_dag(root)
-        found = read_results(root, say, options.models or None)
+        found = read_results(root, remark, options.models or None)
         if not found:
             raise InputError("no result is on disk: make one with `fewtune run` or `dvc repro`")
         results = [Result(each.model, each.strategy) for each in found]
         joined = [Result(each.model) for each in found if each.comparison]
         for result in [*results, *dict.fromkeys(joined)]:
-            stages = dag.needed(result)
             try:
-                logs = [Places(root).log(stage) for stage in stages]
-                tell(record_finished(root, result, stages, logs, say))
+                tell(record_finished(root, result, dag.needed(result)))
             except InputError as error:
                 say(f"fewtune: {result} is not recorded: {error}")
                 code = code or error.exit_code

@@ -46,8 +46,7 @@ def ui(options: argparse.Namespace) -> int:
         check_port(options.port)
     from fewtune.pipelines.records.tracking import Store
 
-    # Without the type the page opens as the traces of a language model.
-    path = f"/#/experiments/{Store(root).experiment_id}/runs?workflowType=machine_learning"
+    path = Store(root).page()
     if not local:
         print(f"MLflow: {masked(uri.rstrip('/') + path)}")
         return 0
@@ -86,15 +85,14 @@ def serve(options: argparse.Namespace) -> int:
         if options.cron is not None and schedules:
             schedules = [{"cron": options.cron}]
         flow = load_flow_from_entrypoint(each["entrypoint"])
+        kind = EntrypointType.FILE_PATH if ":" in each["entrypoint"] else EntrypointType.MODULE_PATH
         deployment = flow.to_deployment(
             each["name"],
             schedules=[Cron(it["cron"], timezone=it.get("timezone")) for it in schedules],
             parameters=each.get("parameters") or {},
             description=each.get("description"),
             tags=each.get("tags"),
-            entrypoint_type=EntrypointType.FILE_PATH
-            if ":" in each["entrypoint"]
-            else EntrypointType.MODULE_PATH,
+            entrypoint_type=kind,
         )
         deployments.append(deployment)
         for schedule in schedules:
@@ -139,13 +137,12 @@ def read_deployments(root: Path) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not found:
         raise InputError(f"{path}: deployments is {found!r}: give a list of deployments")
     for each in found:
-        for key in ("name", "entrypoint"):
-            if not isinstance(each, dict) or not each.get(key):
-                raise InputError(f"{path}: a deployment has no {key}")
-        for schedule in each.get("schedules") or []:
-            if not schedule.get("cron"):
-                raise InputError(f"{path}: {each['name']}: a schedule has no cron")
-            _check_cron(schedule["cron"])
+        try:
+            _ = each["name"], each["entrypoint"]
+            for schedule in each.get("schedules") or []:
+                _check_cron(schedule["cron"])
+        except (KeyError, TypeError, AttributeError) as fault:
+            raise InputError(f"{path}: deployment {each!r} lacks {fault}") from None
     return found
 
 

@@ -5,15 +5,21 @@ Every command uses it, so modules that only tables need are loaded when a table 
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import one_line, printable
+from fewtune.process.child_python import SHOW_STDERR
+from fewtune.process.ending import VERBOSE, show_logs
 from fewtune.stages.paths import Places
+
+_QUIET = "FEWTUNE_QUIET"
 
 if TYPE_CHECKING:
     from fewtune.report import tables
@@ -35,14 +41,12 @@ def show_results(found: Sequence[tables.Result], root: Path, wide: bool = False)
     lines = [*tables.disturbed_lines(found), *tables.results_conditions(found)]
     for line in [*lines, *tables.stolen_lines(comparisons)]:
         tell(line)
-    places = Places(root)
     print("\nFiles:")
-    for result in found:
-        of = (result.model, result.strategy)
-        tell(f"  {shown(places.benchmarked(*of) / 'report.md')}")
-        tell(f"  {shown(places.compiled(*of) / 'model.so')}")
-        if result.comparison:
-            tell(f"  {shown(places.compared(result.model) / 'report.md')}")
+    for each in results_json(found, root):
+        tell(f"  {shown(each['report'])}")
+        tell(f"  {shown(each['library'])}")
+    for comparison in comparisons:
+        tell(f"  {shown(Places(root).compared(comparison.model) / 'report.md')}")
     _say_where_recorded(found, root)
 
 
@@ -65,15 +69,16 @@ def show_json(content: object) -> None:
 
 
 def results_json(found: Sequence[tables.Result], root: Path) -> list[dict[str, Any]]:
-    """The results, with the paths of their libraries."""
-    places = Places(root)
-    return [
-        {**each.to_dict(), "library": str(places.compiled(each.model, each.strategy) / "model.so")}
-        for each in found
-    ]
+    """The results, with the paths of their files."""
+    places, told = Places(root), []
+    for each in found:
+        library = places.compiled(each.model, each.strategy) / "model.so"
+        report = places.benchmarked(each.model, each.strategy) / "report.md"
+        told.append({**each.to_dict(), "library": str(library), "report": str(report)})
+    return told
 
 
-def shown(path: Path) -> str:
+def shown(path: Path | str) -> str:
     """A path as the user would type it from here."""
     return os.path.relpath(path)
 
@@ -86,3 +91,26 @@ def tell(line: str) -> None:
 def say(line: str) -> None:
     """Print something that is no result: on standard error."""
     print(one_line(line), file=sys.stderr, flush=True)
+
+
+def remark(line: str) -> None:
+    """Say something that is no error either."""
+    if _QUIET not in os.environ:
+        say(line)
+
+
+@contextlib.contextmanager
+def told(options: argparse.Namespace) -> Iterator[None]:
+    """Say more or less while a command runs, as its --verbose or --quiet asks."""
+    before = dict(os.environ)
+    if getattr(options, "quiet", False):
+        os.environ[_QUIET] = "1"
+    if getattr(options, "verbose", False):
+        os.environ |= {VERBOSE: "1", SHOW_STDERR: "1"}
+        show_logs()
+    try:
+        yield
+    finally:
+        for name in (_QUIET, VERBOSE, SHOW_STDERR):
+            os.environ.pop(name, None)
+        os.environ |= before

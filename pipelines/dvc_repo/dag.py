@@ -19,8 +19,6 @@ from fewtune.pipelines.dvc_repo.mend import mend_rwlock
 from fewtune.stages.paths import Places
 from fewtune.util.validation import nearest
 
-_MODEL, _STRATEGY = "model", "strategy"
-
 
 @dataclass(frozen=True, order=True)
 class Result:
@@ -59,12 +57,8 @@ class Stage:
 
     def missing(self) -> str:
         """Its missing inputs, and what to do, in one line; empty if none is missing."""
-        lost = [name for path, name in self.pulled.items() if not path.exists()]
-        if not lost:
-            return ""
-        files = ", ".join(name.removesuffix(".dvc") for name in lost)
-        verb = "is" if len(lost) == 1 else "are"
-        return f"{files} {verb} missing: `dvc pull {' '.join(lost)}` brings it here"
+        lost = " ".join(name for path, name in self.pulled.items() if not path.exists())
+        return lost and f"inputs are missing: `dvc pull {lost}` brings them here"
 
 
 class Dag:
@@ -100,15 +94,16 @@ class Dag:
 
     def joins(self, model: str) -> list[str]:
         """The stages of ``model`` alone that need its results, in the order to run them."""
-        alone = self.needed(Result(model))
+
+        def needs_result(name: str) -> bool:
+            needed = (self.stages[each].result for each in self.ordered([name]))
+            return any(result and result.strategy for result in needed)
+
+        alone = Result(model)
         return [
             name
-            for name in alone
-            if self.stages[name].result == Result(model)
-            and any(
-                (need := self.stages[each].result) is not None and need.strategy
-                for each in self.ordered([name])
-            )
+            for name in self.needed(alone)
+            if self.stages[name].result == alone and needs_result(name)
         ]
 
     def plan(self, wanted: Sequence[Result]) -> tuple[list[Stage], dict[str, Result]]:
@@ -164,11 +159,11 @@ def read_dag(root: Path) -> Dag:
         If DVC refuses the pipeline or its parameters.
     """
     with _opened(root) as repo:
-        graph, axes = repo.index.graph, _axes(repo, root)
+        graph, results = repo.index.graph, _results(repo, root)
         return Dag(
             Stage(
                 _address(stage, root),
-                _result(axes.get(_address(stage, root), {})),
+                results.get(_address(stage, root)),
                 tuple(
                     _address(it, root) for it in graph.successors(stage) if not it.is_data_source
                 ),
@@ -237,23 +232,18 @@ def _address(stage: Any, root: Path) -> str:
     return str(name) if path == str(Places().pipeline) else f"{path}:{name}"
 
 
-def _axes(repo: Any, root: Path) -> dict[str, dict[str, str]]:
-    """The value of each axis, by the name of the stage made for it.
+def _results(repo: Any, root: Path) -> dict[str, Result]:
+    """The result of each stage that a matrix with a model makes, by the stage's name.
 
     The DVC repository may hold pipelines of the user's own.
     """
-    found: dict[str, dict[str, str]] = {}
+    found = {}
     own = str(Places(root.resolve()).pipeline)
     for file in {stage.dvcfile for stage in repo.index.stages if stage.path == own}:
-        definitions = getattr(getattr(file, "resolver", None), "definitions", {})
-        for definition in definitions.values():
+        for definition in file.resolver.definitions.values():
             matrix = getattr(definition, "normalized_iterable", None) or {}
-            for key, values in matrix.items():
-                found[f"{definition.name}@{key}"] = {
-                    axis: str(value) for axis, value in values.items()
-                }
+            for key, axes in matrix.items():
+                if "model" in axes:
+                    result = Result(str(axes["model"]), str(axes.get("strategy", "")))
+                    found[f"{definition.name}@{key}"] = result
     return found
-
-
-def _result(axes: dict[str, str]) -> Result | None:
-    return Result(axes[_MODEL], axes.get(_STRATEGY, "")) if _MODEL in axes else None

@@ -54,8 +54,8 @@ def _is_left(file: Path) -> bool:
     except OSError:
         return False
     try:
-        outputs = [each for mode in json.loads(content).values() for each in mode.values()]
         # An output has one writer or a list of readers.
+        outputs = [each for mode in json.loads(content).values() for each in mode.values()]
         users = [user for each in outputs for user in (each if isinstance(each, list) else [each])]
         pids = {int(user["pid"]) for user in users}
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
 from fewtune.pipelines.records.tracking import DISTURBED, Store
-from fewtune.report.tables import target_name
 from fewtune.stages.params import COMPARED
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
@@ -33,7 +33,6 @@ _FIGURES = {
 }
 _CONDITIONS = {
     "machine": "machine.device",
-    "target": "machine.target",
     "threads": "machine.threads",
     "tvm": "machine.versions.apache-tvm",
     "onnxruntime": "machine.versions.onnxruntime",
@@ -42,7 +41,12 @@ _CONDITIONS = {
     "contenders a round": "share_schedules.trials_per_task",
     "seed": "tune.seed",
 }
-_TAGS = {"measured": "measured", "disturbed": DISTURBED, "git commit": "git_commit"}
+_TAGS = {
+    "target": "target",
+    "measured": "measured",
+    DISTURBED: "disturbed",
+    "git_commit": "git commit",
+}
 
 
 def runs_named(root: Path, names: Sequence[str]) -> list[Run]:
@@ -109,16 +113,14 @@ def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
 
 def runs_table(runs: Sequence[Run]) -> Table:
     """One column for each result."""
-    rows = []
-    for label, key in _FIGURES.items():
-        rows.append([label, *(number(run.data.metrics.get(key)) for run in runs)])
-    for label, key in _CONDITIONS.items():
-        cells = [run.data.params.get(key, MISSING) for run in runs]
-        rows.append([label, *(map(target_name, cells) if label == "target" else cells)])
-    for label, key in _TAGS.items():
-        rows.append([label, *(run.data.tags.get(key, MISSING) for run in runs)])
-    rows = [row for row in rows if any(cell != MISSING for cell in row[1:])]
-    return Table(["", *(f"{run.info.run_name} {run.info.run_id[:8]}" for run in runs)], rows)
+    columns = []
+    for data in (run.data for run in runs):
+        figures = [number(data.metrics.get(key)) for key in _FIGURES.values()]
+        conditions = [data.params.get(key, MISSING) for key in _CONDITIONS.values()]
+        columns.append([*figures, *conditions, *(data.tags.get(it, MISSING) for it in _TAGS)])
+    rows = zip([*_FIGURES, *_CONDITIONS, *_TAGS.values()], *columns, strict=True)
+    heads = ["", *(f"{run.info.run_name} {run.info.run_id[:8]}" for run in runs)]
+    return Table(heads, [[*row] for row in rows if any(cell != MISSING for cell in row[1:])])
 
 
 def _ratios(runs: Sequence[Run]) -> list[str]:
@@ -127,14 +129,10 @@ def _ratios(runs: Sequence[Run]) -> list[str]:
     for model in dict.fromkeys(run.data.tags["model"] for run in runs):
         own = [run for run in runs if run.data.tags["model"] == model]
         of_model = {run.data.tags["strategy"]: run.data for run in reversed(own)}
-        if not set(COMPARED) <= set(of_model):
+        selective, full = (of_model.get(strategy) for strategy in COMPARED)
+        if not selective or not full or len(_machines(own)) > 1 or not full.metrics["tuning_s"]:
             continue
-        selective, full = (of_model[strategy] for strategy in COMPARED)
         ours, theirs = selective.metrics, full.metrics
-        if selective.tags.get("fingerprint") != full.tags.get("fingerprint") or (
-            min(theirs.get("tuning_s", 0), ours.get("latency_ms", 0)) <= 0
-        ):
-            continue
         used = 100 * ours["tuning_s"] / theirs["tuning_s"]
         achieved = 100 * theirs["latency_ms"] / ours["latency_ms"]
         measured = ours.get("achieved_perf_pct")
@@ -146,16 +144,17 @@ def _ratios(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+def _machines(runs: Sequence[Run]) -> set[str]:
+    return {run.data.tags.get("fingerprint", "") for run in runs}
+
+
 def _warnings(runs: Sequence[Run]) -> list[str]:
     """A line if the results' machines or versions differ."""
-    if len({run.data.tags.get("fingerprint") for run in runs}) == 1:
+    if len(_machines(runs)) == 1:
         return []
-    keys = sorted({key for run in runs for key in run.data.params if key.startswith("machine.")})
-    different = [
-        key.removeprefix("machine.")
-        for key in keys
-        if len({run.data.params.get(key) for run in runs}) > 1
-    ]
+    values = [(key, value) for run in runs for key, value in run.data.params.items()]
+    count = Counter(key for key, _ in set(values) if key.startswith("machine."))
+    different = sorted(key.removeprefix("machine.") for key in count if count[key] > 1)
     return [
         "warning: measured on different machines or versions, not comparable: "
         f"{', '.join(different) or 'their fingerprints'} differ"

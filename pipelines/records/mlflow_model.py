@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSpec
 from fewtune.deploy.bundle import bundle
@@ -32,8 +34,7 @@ def save_model(
     result: Result,
     fingerprint: Fingerprint,
     folder: Path,
-    run_id: str | None = None,
-    model_id: str | None = None,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a result to ``folder`` in MLflow's format, with signature and input example.
 
@@ -47,15 +48,15 @@ def save_model(
         The machine that it was made for.
     folder : Path
         Is made.
-    run_id, model_id : str, optional
-        The ids of its record.
+    ids : mapping of str
+        ``run_id`` and ``model_id`` of its record.
 
     Raises
     ------
     InputError
         If the library, or the description of its inputs, is not on disk.
     """
-    places = Places(root)
+    places, versions = Places(root), fingerprint.versions
     compiled = places.compiled(result.model, result.strategy)
     library = compiled / CompileReport.read(compiled).library
     if not library.is_file():
@@ -78,11 +79,11 @@ def save_model(
                 _schema([each.inputs for each in every]), _schema([each.outputs for each in every])
             ),
             input_example=_example(imported.inputs),
-            pip_requirements=_requirements(fingerprint),
+            # Of the versions that it was built with.
+            pip_requirements=[f"{it}=={versions.get(it) or version(it)}" for it in _PACKAGES],
             mlflow_model=Model(
-                run_id=run_id,
-                model_id=model_id,
                 metadata={"fingerprint": fingerprint.identity(), "strategy": result.strategy},
+                **ids,
             ),
         )
 
@@ -102,9 +103,3 @@ def _example(inputs: list[TensorSpec]) -> dict[str, np.ndarray] | None:
     if sum(int(np.prod(tensor.shape)) for tensor in inputs) > _LARGEST_EXAMPLE:
         return None
     return {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
-
-
-def _requirements(fingerprint: Fingerprint) -> list[str]:
-    """The packages that a server of the model installs: the versions that it was built with."""
-    versions = fingerprint.versions
-    return [f"{package}=={versions.get(package) or version(package)}" for package in _PACKAGES]

@@ -5,24 +5,22 @@ A stage that DVC takes from its cache does not run, so nothing is logged inside 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fewtune.artifacts import Curve, ImportReport
 from fewtune.errors import InputError
-from fewtune.pipelines.checkout.results import comparison_of, read_result, read_results
+from fewtune.pipelines.checkout.results import comparison_of, read_result
 from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.dvc_repo.dvc_lock import DvcLock, flatten
 from fewtune.pipelines.records.mlflow_model import save_model
-from fewtune.pipelines.records.noise import Latency
 from fewtune.pipelines.records.page import model_page
 from fewtune.pipelines.records.recorded import remember
 from fewtune.pipelines.records.registry import machine_of, register
-from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, TABLE_KEY, Store
+from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, Store
 from fewtune.report import kernel_tables, tables
 from fewtune.report.tables import target_name
 from fewtune.stages.params import COMPARED
@@ -41,28 +39,23 @@ COMPARISON_TAG = "fewtune.comparison"
 # The page of the model as it was when the result was recorded.
 PAGE = "report.html"
 CURVE = "estimated_latency_ms"
-# MLflow's limits for a batch, and for a text.
-_METRICS, _PARAMS, _TEXT = 1000, 100, 6000
+# MLflow's limit.
+_TEXT = 6000
 # The library is part of the MLflow model.
 _KEPT = {".json", ".csv", ".md", ".png"}
 _OF_MODEL = {"source", "source_sha256", "binding", "opset", "parameters", "layout", "transposes"}
 
 
-def record_finished(
-    root: Path,
-    result: Result,
-    stages: Sequence[str],
-    logs: Iterable[Path],
-    warn: Callable[[str], None],
-) -> str:
+def record_finished(root: Path, result: Result, stages: Sequence[str]) -> str:
     """Record a result or, without a strategy, a model's comparison; remember that.
 
     Parameters, returns and errors as `record_result` and `record_comparison`.
     """
     if result.strategy:
+        logs = [Places(root).log(stage) for stage in stages]
         line = record_result(root, result, stages, logs)
     else:
-        line = record_comparison(root, result.model, warn)
+        line = record_comparison(root, result.model)
     remember(root, result)
     return line
 
@@ -104,44 +97,38 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
         tags = _tags(root, result, found, lock)
         link = f"#/experiments/{store.experiment_id}/runs/{run_id}/artifacts/{PAGE}"
         tags[MLFLOW_RUN_NOTE] = f"[Plots]({link})\n\n{tags[MLFLOW_RUN_NOTE]}"[:_TEXT]
-        client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-        parameters = _parameters(root, result, found, lock, stages)
-        pairs = [Param(name, value[:_TEXT]) for name, value in sorted(parameters.items())]
-        for start in range(0, len(pairs), _PARAMS):
-            client.log_batch(run_id, params=pairs[start : start + _PARAMS])
-        with (
-            store.model(run_id, str(result), tags) as model_id,
-            tempfile.TemporaryDirectory(dir=places.scratch) as scratch,
-        ):
-            metrics = [
-                Metric(name, value, ended_ms, 0, model_id=model_id, run_id=run_id)
-                for name, value in _figures(found).items()
-            ]
-            metrics += _curve(places.shared(result.model, result.strategy), span_ms[0])
-            for start in range(0, len(metrics), _METRICS):
-                client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
+        parameters = sorted(_parameters(root, result, found, lock, stages).items())
+        client.log_batch(
+            run_id,
+            params=[Param(name, value[:_TEXT]) for name, value in parameters],
+            tags=[RunTag(name, value) for name, value in tags.items()],
+        )
+        model_id = store.model(run_id, str(result), tags)
+        ids = {"run_id": run_id, "model_id": model_id}
+        metrics = [Metric(it, value, ended_ms, 0, **ids) for it, value in _figures(found).items()]
+        metrics += _curve(places.shared(result.model, result.strategy), span_ms[0])
+        client.log_batch(run_id, metrics=metrics)
+        client.log_text(run_id, model_page(root, result.model), PAGE)
+        with tempfile.TemporaryDirectory(dir=places.scratch) as scratch:
             _gather(places, result, logs, Path(scratch, "files"))
             client.log_artifacts(run_id, str(Path(scratch, "files")))
-            client.log_text(run_id, model_page(root, result.model), PAGE)
-            ids = {"run_id": run_id, "model_id": model_id}
             saved = Path(scratch, "model")
-            save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
+            save_model(root, result, found.benchmark.conditions.fingerprint, saved, ids)
             client.log_model_artifacts(model_id, str(saved))
-            version = register(client, result, found.benchmark, ids, parameters)
+        client.finalize_logged_model(model_id, "READY")
+        version = register(client, result, found.benchmark, ids)
     return f"{result} is recorded in MLflow: run {run_id}, {version}"
 
 
 def _figures(found: tables.Result) -> dict[str, float]:
     """The columns of MLflow's table; all other measurements are in the artifacts."""
-    tuned, metrics = Latency.of(found.benchmark), found.metrics
+    tuned, metrics = found.benchmark.variants["tuned"], found.metrics
+    further = ("openvino_latency_ms", "tasks", "representatives", "max_relative_error")
     figures: dict[str, float | None] = {
         **metrics.headline(),
+        **{name: getattr(metrics, name) for name in further},
         "latency_p10_ms": tuned.p10_ms,
         "latency_p90_ms": tuned.p90_ms,
-        "openvino_latency_ms": metrics.openvino_latency_ms,
-        "tasks": metrics.tasks,
-        "representatives": metrics.representatives,
-        "max_relative_error": metrics.max_relative_error,
     }
     return {name: _shown(value) for name, value in figures.items() if value is not None}
 
@@ -227,11 +214,8 @@ def _milliseconds(date: str) -> int:
     return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
-def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
+def record_comparison(root: Path, model: str) -> str:
     """Add the comparison of strategies to the selective result's run, once; say what was done.
-
-    The table over all models is recorded again with it; ``complain`` gets a line about each result
-    that is missing there.
 
     Raises
     ------
@@ -256,21 +240,4 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
         for file in _kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)
-    table = _record_table(root, store, complain)
-    return f"{model}: comparison is in MLflow: run {run_id}; {table}"
-
-
-def _record_table(root: Path, store: Store, complain: Callable[[str], None]) -> str:
-    """Record the results table over all models that were compared, if it changed."""
-    comparisons = tables.distinct_comparisons(read_results(root, complain))
-    text = tables.comparisons_markdown(comparisons)
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    recorded = store.recorded(key, TABLE_KEY)
-    if recorded is not None:
-        return f"results table unchanged: run {recorded.info.run_id}"
-    with store.recording(key, "results-table", TABLE_KEY) as run_id:
-        store.client.log_text(run_id, text, "results.md")
-        for name in ("used_time_pct", "achieved_perf_pct"):
-            mean = sum(getattr(each, name) for each in comparisons) / len(comparisons)
-            store.client.log_metric(run_id, f"mean_{name}", _shown(mean))
-    return f"results table: run {run_id}"
+    return f"{model}: comparison is in MLflow: run {run_id}"

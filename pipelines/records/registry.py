@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.records.conditions import is_same_model
-from fewtune.pipelines.records.noise import Latency, changed
+from fewtune.report.change import Latency, changed
 from fewtune.report.tables import target_name
 
 # isort: split
@@ -27,12 +27,8 @@ def machine_of(fingerprint: Fingerprint) -> str:
 
     Results of one machine are compared with each other, also across versions.
     """
-    parts = [
-        fingerprint.device,
-        fingerprint.logical_cores,
-        fingerprint.threads,
-        target_name(fingerprint.target),
-    ]
+    parts = [fingerprint.device, fingerprint.logical_cores, fingerprint.threads]
+    parts.append(target_name(fingerprint.target))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
@@ -41,7 +37,6 @@ def register(
     result: Result,
     report: BenchmarkReport,
     ids: Mapping[str, str],
-    parameters: Mapping[str, str],
 ) -> str:
     """Make a recorded result a version of its model; move the aliases if it is the fastest.
 
@@ -49,7 +44,7 @@ def register(
     of the machine for which it was first set. Both move to a version that is faster by more than
     the noise of both measurements, and to the first version of another model that got the name:
     a fast library of the old one is no result of the new one. They never move to a version whose
-    latency was disturbed. ``ids`` are those of the record, ``parameters`` the recorded ones.
+    latency was disturbed. ``ids`` are those of the record.
 
     Returns
     -------
@@ -61,7 +56,8 @@ def register(
         client.create_registered_model(result.model)
     fingerprint = report.conditions.fingerprint
     machine = machine_of(fingerprint)
-    latency, beside = Latency.of(report), report.speedup_over_onnxruntime
+    recorded = client.get_run(ids["run_id"]).data
+    latency, beside = Latency.of_run(recorded), report.speedup_over_onnxruntime
     # Everything else is in the run. The page's column shows some twenty letters of a description.
     tags = {
         "strategy": result.strategy,
@@ -81,11 +77,11 @@ def register(
     own = f"{CHAMPION}-{machine}"
     if report.disturbed:
         return f"version {made.version} of {result.model}, disturbed: it becomes no champion"
-    holder = _holder(client, result.model, own, parameters)
+    holder = _holder(client, result.model, own, recorded.params)
     if holder is not None and changed(Latency.of_run(holder[1]), latency).verdict != "faster":
         return f"version {made.version} of {result.model} (champion: {holder[0].version})"
     client.set_registered_model_alias(result.model, own, made.version)
-    overall = _holder(client, result.model, CHAMPION, parameters)
+    overall = _holder(client, result.model, CHAMPION, recorded.params)
     line = f"version {made.version} of {result.model}, its champion"
     if overall is not None and overall[0].tags.get("machine") != machine:
         return f"{line} for this machine and threads now ({CHAMPION}: {overall[0].version})"

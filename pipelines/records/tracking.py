@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import tempfile
@@ -16,7 +17,6 @@ from fewtune.pipelines.checkout import environment
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, LoggedModelOutput, Run
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,12 +26,12 @@ EXPERIMENT = "fewtune"
 # This tag is written last: a run without it was interrupted, and is no record.
 KEY = "fewtune.result"
 STARTED = "fewtune.recording"
-TABLE_KEY = "fewtune.results_table"
 # The tag of a machine, without its software's versions.
 MACHINE = "fewtune.machine"
 # What disturbed the measurement; without this tag nothing did.
 DISTURBED = "disturbed"
 _RECORDED = "fewtune.recorded_ms"
+_SHOWN = ("latency_ms", "times_onnxruntime", "tuning_s")
 # MLflow's limit.
 _MOST_RUNS = 50_000
 
@@ -88,6 +88,8 @@ class Store:
         self.uri = masked(uri)
         # MLflow reads its level once, which is too late if another package loaded it before.
         logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
+        # It warns where an environment has no pip, which a bundle does not need.
+        logging.getLogger("mlflow.utils.environment").setLevel(logging.ERROR)
         with _reported():
             file = environment.local_file(uri)
             if file is not None:
@@ -100,19 +102,27 @@ class Store:
 
     def _experiment(self, root: Path, uri: str) -> Experiment:
         """The project's experiment, made if there is none."""
+        if self.client.get_experiment_by_name(EXPERIMENT) is None:
+            # Absolute, so that a run started in a subfolder finds the same files.
+            local = uri == environment.default_tracking_uri(root)
+            location = (root / "mlartifacts").as_uri() if local else None
+            # If it cannot be made, a worker in another clone has made it first, or it is not found.
+            with contextlib.suppress(MlflowException):
+                self.client.create_experiment(EXPERIMENT, location)
         found = self.client.get_experiment_by_name(EXPERIMENT)
-        if found is not None:
-            return found
-        # Absolute, so that a run started in a subfolder finds the same files.
-        local = uri == environment.default_tracking_uri(root)
-        location = (root / "mlartifacts").as_uri() if local else None
-        try:
-            self.client.create_experiment(EXPERIMENT, location)
-        except MlflowException as error:
-            # A worker in another clone has made it first.
-            if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
-                raise
-        return self.client.get_experiment_by_name(EXPERIMENT)
+        if found is None:
+            raise MlflowException(f"experiment {EXPERIMENT!r} cannot be made")
+        return found
+
+    def page(self) -> str:
+        """The address of the runs' table on the server, with the columns that matter."""
+        view = {"selectedColumns": [f"metrics.`{name}`" for name in _SHOWN]}
+        tag = "mlflow.sharedViewState.results"
+        with _reported():
+            self.client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))
+        # Without the type the page opens as the traces of a language model.
+        query = "workflowType=machine_learning&viewStateShareKey=results"
+        return f"/#/experiments/{self.experiment_id}/runs?{query}"
 
     def find(self, tags: Mapping[str, str]) -> list[Run]:
         """Runs with all of ``tags``, the latest first."""
@@ -127,24 +137,18 @@ class Store:
         """The runs of all recorded results, the latest first."""
         return [run for run in self.find({}) if KEY in run.data.tags]
 
-    def recorded(self, key: str, tag: str = KEY) -> Run | None:
+    def recorded(self, key: str) -> Run | None:
         """The whole run recorded under ``key``, if there is one."""
-        return next(iter(self.find({tag: key})), None)
+        return next(iter(self.find({KEY: key})), None)
 
     @contextlib.contextmanager
-    def recording(
-        self,
-        key: str,
-        run_name: str,
-        tag: str = KEY,
-        span_ms: tuple[int, int] | None = None,
-    ) -> Iterator[str]:
+    def recording(self, key: str, run_name: str, span_ms: tuple[int, int]) -> Iterator[str]:
         """Record a run under ``key``, whole or not at all; gives its id.
 
         What an interrupted recording of the same key left is deleted first. ``span_ms`` is when the
-        run began and ended, in milliseconds since 1970, unless that is now.
+        run began and ended, in milliseconds since 1970.
         """
-        began_ms, ended_ms = span_ms or (None, None)
+        began_ms, ended_ms = span_ms
         tags = {
             STARTED: key,
             _RECORDED: str(time.time_ns() // 10**6),
@@ -152,44 +156,38 @@ class Store:
         }
         with _reported():
             for left in self.find({STARTED: key}):
-                if left.data.tags.get(tag) != key:
-                    for made in left.outputs.model_outputs if left.outputs else ():
-                        self.client.delete_logged_model(made.model_id)
+                if left.data.tags.get(KEY) != key:
                     self._delete_run(left.info.run_id)
             run = self.client.create_run(self.experiment_id, began_ms, tags, run_name)
             run_id = run.info.run_id
             try:
                 yield run_id
-                self.client.set_tag(run_id, tag, key)
+                self.client.set_tag(run_id, KEY, key)
                 self.client.set_terminated(run_id, end_time=ended_ms)
             except BaseException:
                 self._delete_run(run_id)
                 raise
 
     def _delete_run(self, run_id: str) -> None:
-        """Delete a run, and the registry's versions of the model that it made.
+        """Delete a run, the model that it made, and that model's versions in the registry.
 
         An alias of such a version would name a model that cannot be loaded.
         """
+        outputs = self.client.get_run(run_id).outputs
+        for made in outputs.model_outputs if outputs else ():
+            self.client.delete_logged_model(made.model_id)
         for version in self.client.search_model_versions(f"run_id = '{run_id}'"):
             self.client.delete_model_version(version.name, version.version)
         self.client.delete_run(run_id)
 
-    @contextlib.contextmanager
-    def model(self, run_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
-        """Record a model that ``run_id`` made, whole or not at all; gives its id."""
+    def model(self, run_id: str, name: str, tags: Mapping[str, str]) -> str:
+        """Begin a model that ``run_id`` makes; gives its id. It goes with the run."""
         own = {key: value for key, value in tags.items() if not key.startswith("mlflow.")}
-        with _reported():
-            model = self.client.create_logged_model(
-                self.experiment_id, name, source_run_id=run_id, tags=own, model_type="tvm"
-            )
-            try:
-                self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
-                yield model.model_id
-                self.client.finalize_logged_model(model.model_id, "READY")
-            except BaseException:
-                self.client.delete_logged_model(model.model_id)
-                raise
+        model = self.client.create_logged_model(
+            self.experiment_id, name, source_run_id=run_id, tags=own, model_type="tvm"
+        )
+        self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+        return model.model_id
 
 
 def _measured(run: Run) -> tuple[int, int]:

@@ -7,7 +7,7 @@ before. Versions of software may differ: their effect is what this looks for.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
 from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.records.conditions import changes, is_made_alike, is_same_model
-from fewtune.pipelines.records.noise import Change, Latency, between_runs, changed
 from fewtune.pipelines.records.registry import machine_of
 from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, Store
+from fewtune.report.change import Change, Latency, between_runs, changed
 from fewtune.stages.paths import Places
-from fewtune.util.table import MISSING, Table, number
+from fewtune.util.table import Table, number
 from fewtune.util.validation import nearest
 
 # isort: split
@@ -101,18 +101,33 @@ class Watched:
         return _VERDICTS[self.change.verdict] if self.change else "first of its kind"
 
     def to_dict(self) -> dict[str, Any]:
-        """The latest result beside the one before it, for programs."""
+        """The latest result beside the one before it, in the order of the table's columns."""
         change, latencies = self.change, self.latencies
+        now, figures = latencies[0], self.runs[0].data.metrics
+        # Nothing is compared with a disturbed result.
+        before = asdict(latencies[1]) if change else {}
+        earlier = self.runs[1].data.metrics if change else {}
+        between = change.between if change else None
         return {
             "model": self.result.model,
             "strategy": self.result.strategy,
-            "machine": self.machine,
-            "verdict": self.verdict,
-            "latency_ms": latencies[0].median_ms,
-            "before_latency_ms": latencies[1].median_ms if change else None,
+            "before_latency_ms": before.get("median_ms"),
+            "latency_ms": now.median_ms,
             "change_pct": 100 * (change.ratio - 1) if change else None,
             "noise_pct": 100 * change.noise if change else None,
-            "slower": self.line() or None,
+            "verdict": self.verdict,
+            "machine": self.machine,
+            "results": len(self.runs),
+            "best_ms": min(latency.median_ms for latency in latencies),
+            "before_p10_ms": before.get("p10_ms"),
+            "before_p90_ms": before.get("p90_ms"),
+            "p10_ms": now.p10_ms,
+            "p90_ms": now.p90_ms,
+            "runs_apart_pct": None if between is None else 100 * between,
+            "before_times_onnxruntime": earlier.get("times_onnxruntime"),
+            "times_onnxruntime": figures.get("times_onnxruntime"),
+            "before_tuning_s": earlier.get("tuning_s"),
+            "tuning_s": figures.get("tuning_s"),
         }
 
     def line(self) -> str:
@@ -213,56 +228,16 @@ def _this_machine(root: Path) -> str | None:
 
 def watch_table(watched: Iterable[Watched]) -> Table:
     """One row for each result: the latest figures and those before, with the noise of both."""
-    headings = [
-        "model",
-        "strategy",
-        "before ms",
-        "now ms",
-        "change %",
-        "noise %",
-        "verdict",
-        "machine",
-        "results",
-        "best ms",
-        "before p10 - p90",
-        "now p10 - p90",
-        "runs apart %",
-        "x over onnxruntime before",
-        "now",
-        "tuning s before",
-        "now",
-    ]
-    rows = [_row(each) for each in watched]
-    return Table(headings, rows, left=frozenset({0, 1, 6, 7}))
+    rows = [each.to_dict() for each in watched]
+    heads = [key.replace("_", " ").replace("pct", "%") for key in rows[0]]
+    cells = [[_cell(key, value) for key, value in row.items()] for row in rows]
+    return Table(heads, cells, left=frozenset({0, 1, 6, 7}))
 
 
-def _row(each: Watched) -> list[str]:
-    latencies, change = each.latencies, each.change
-    now, *before = [run.data.metrics for run in each.runs[:2]]
-    before = before[0] if before else {}
-    return [
-        each.result.model,
-        each.result.strategy,
-        number(latencies[1].median_ms) if change else MISSING,
-        number(latencies[0].median_ms),
-        f"{100 * (change.ratio - 1):+.1f}" if change else MISSING,
-        f"{100 * change.noise:.1f}" if change else MISSING,
-        each.verdict,
-        each.machine,
-        str(len(latencies)),
-        number(min(latency.median_ms for latency in latencies)),
-        _spread(latencies[1]) if change else MISSING,
-        _spread(latencies[0]),
-        f"{100 * change.between:.1f}" if change and change.between is not None else MISSING,
-        number(before.get("times_onnxruntime")),
-        number(now.get("times_onnxruntime")),
-        number(before.get("tuning_s")),
-        number(now.get("tuning_s")),
-    ]
-
-
-def _spread(latency: Latency) -> str:
-    return f"{number(latency.p10_ms)} - {number(latency.p90_ms)}"
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:+.1f}" if key == "change_pct" and value is not None else number(value)
 
 
 def raise_if_slower(watched: Iterable[Watched]) -> None:

@@ -62,10 +62,10 @@ class Outcome:
 
     def message(self) -> str:
         """The run in one line: which models failed, with the reason, or what is up to date."""
-        finished = ", ".join(str(result) for result in self.finished if result.strategy)
+        results = [str(result) for result in self.finished if result.strategy]
+        finished, plural = ", ".join(results), "" if len(results) == 1 else "s"
         if not self.failures:
-            count = sum(bool(result.strategy) for result in self.finished)
-            return f"{count} result{'' if count == 1 else 's'} up to date: {finished}"
+            return f"{len(results)} result{plural} up to date: {finished}"
         # A regression, or a run that cannot begin, is no model's failure.
         failed = [each for each in self.failures if each.what]
         models = list(dict.fromkeys(each.model or "every model" for each in failed))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from fewtune.api import APART
 from fewtune.errors import FewtuneError, InputError, one_line, printable
@@ -36,6 +37,7 @@ from fewtune.util.files import remove_left
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
 # Modules that DVC loads only when a stage runs.
 _DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
+_Done = TypeVar("_Done")
 _MODULE = re.compile(r"python -m ([\w.]+)")
 
 
@@ -184,29 +186,28 @@ class Run:
             steps.say(f"{name}: {line}")
 
         log = Places(self._root).log(name)
-        for tried in range(BUSY_RETRIES + 1):
-            ending = run_stage(self._root, name, log, say, self._force)
-            if not ending.busy:
-                break
-            if not tried:
-                steps.warn(f"{name} waits: another DVC process is at work here")
-            time.sleep(BUSY_DELAY_S)
+        work = partial(run_stage, self._root, name, log, say, self._force)
+        ending = self._patiently(name, work)
         if not (ending.unchanged or stage.always):
             self._ran.add(name)
         return ending
 
     def _ask(self, names: Iterable[str]) -> set[str]:
-        """Which stages DVC would run again, once no other DVC process is at work."""
+        """Which stages DVC would run again."""
         names = list(names)
+        return self._patiently("the run", lambda: outdated(self._root, names)) if names else set()
+
+    def _patiently(self, name: str, work: Callable[[], _Done]) -> _Done:
+        """Do what needs DVC, once no other process of it is at work."""
         for tried in range(BUSY_RETRIES):
             try:
-                return outdated(self._root, names) if names else set()
+                return work()
             except DvcBusyError as busy:
                 if not tried:
-                    self._steps.warn(f"waiting: {busy}")
+                    self._steps.warn(f"{name} waits: {busy}")
                 # The first retries come soon: the lock may be of a process that was just killed.
                 time.sleep(min(BUSY_DELAY_S, 2.0 * (tried + 1)))
-        return outdated(self._root, names)
+        return work()
 
     def finish(self, result: Result, stage: Stage) -> None:
         """Record and show a result whose last stage has run, or was up to date."""
@@ -230,10 +231,8 @@ class Run:
             self._loading.join()
         from fewtune.pipelines.records.record import record_finished
 
-        stages = self._dag.needed(result)
-        logs = [Places(self._root).log(stage) for stage in stages]
         try:
-            self._steps.say(record_finished(self._root, result, stages, logs, self._steps.warn))
+            self._steps.say(record_finished(self._root, result, self._dag.needed(result)))
         except FewtuneError as error:
             ending = Ending(error.exit_code, one_line(error))
             if not isinstance(error, InputError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import selectors
+import select
 import signal
 import subprocess
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, MachineError, printable
+from fewtune.pipelines.dvc_repo.dag import DvcBusyError
 from fewtune.pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
 from fewtune.process.child_python import child_python, ending
-from fewtune.stages.parent_watch import RUN_PID
+from fewtune.process.starter import RUN_PID
 from fewtune.tvm_compat.noise import NOISE
 
 POLL_S = 2.0
@@ -45,6 +46,7 @@ _NOISE = (
     "Generating lock file",
     "Updating lock file",
     "Data and pipelines are up to date.",
+    "Having any troubles?",
 )
 # Logs of one-shot's tuning: nothing was measured.
 _EMPTY_LOG = re.compile(r"/database_\w+\.json' is empty\.$")
@@ -62,8 +64,6 @@ class Ending:
         Its one line about what went wrong; empty if it ended well.
     unchanged : bool
         Whether DVC had nothing to do, or took the outputs from its cache.
-    busy : bool
-        Whether it could not begin because another DVC process holds what it writes.
     skipped : str
         Why it was not run, if it was not.
     """
@@ -71,7 +71,6 @@ class Ending:
     exit_code: int
     error: str = ""
     unchanged: bool = False
-    busy: bool = False
     skipped: str = ""
 
 
@@ -97,81 +96,37 @@ def run_stage(
         "PYTHONUNBUFFERED": "1",
         RUN_PID: str(os.getpid()),
     }
-    with kept_lock_file(root):
+    with kept_lock_file(root), log.open("wb", buffering=0) as kept:
         process = subprocess.Popen(
             command,
             cwd=root,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             # Its own group: an interrupt reaches the stage and its workers through us, once.
             start_new_session=True,
         )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with (
-            log.open("wb", buffering=0) as kept,
-            process.stdout as output,
-            process.stderr as errors,
-        ):
-            lines = Lines(kept, say, errors.fileno())
-            try:
-                _pump(process, (output.fileno(), errors.fileno()), lines)
-            except BaseException:
-                _stop(process)
-                raise
-            finally:
-                lines.end()
+        lines = Lines(kept, say)
+        try:
+            _pump(process, lines)
+        except BaseException:
+            _stop(process)
+            raise
         return lines.ending(process.returncode, name, log)
 
 
 class Lines:
-    """Puts together the lines of two streams from chunks."""
+    """Keeps and shows lines, and reads from them how a stage ended."""
 
-    def __init__(self, kept: IO[bytes], say: Callable[[str], None], errors: int) -> None:
-        self._kept, self._say, self._error_stream = kept, say, errors
-        self._partial: dict[int, bytes] = {}
-        self._errors: list[str] = []
-        self._last_error = ""
+    def __init__(self, kept: IO[bytes], say: Callable[[str], None]) -> None:
+        self._kept, self._say = kept, say
+        self._error = self._last = ""
         self._exit_code: int | None = None
         self._unchanged = self._busy = False
 
-    def feed(self, stream: int, chunk: bytes) -> None:
-        """Take a chunk of ``stream``."""
-        *lines, rest = (self._partial.get(stream, b"") + chunk).split(b"\n")
-        for line in lines:
-            self._take(stream, line)
-        self._partial[stream] = rest
-
-    def end(self) -> None:
-        """Take the last lines, which may have no line end."""
-        for stream, rest in list(self._partial.items()):
-            if rest:
-                self._take(stream, rest)
-        self._partial.clear()
-
-    def ending(self, exit_code: int, name: str, log: Path) -> Ending:
-        """How the stage ended, by its lines."""
-        if exit_code == 0:
-            return Ending(0, unchanged=self._unchanged)
-        if self._errors:
-            # The stage's line names the stage without its model; the caller prints the whole name.
-            prefix = f"fewtune: {name.split('@')[0]}: "
-            message = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
-        elif _DISK.search(self._last_error):
-            return Ending(
-                MachineError.exit_code,
-                f"the disk does not take what was made ({self._last_error[-300:]}): free some "
-                "space, or make the folder writable, and run again; what was measured is kept",
-            )
-        elif self._exit_code is not None and not 0 <= self._exit_code <= _BY_SIGNAL:
-            return Ending(*_killed(self._exit_code))
-        else:
-            message = f"{self._last_error or f'ended with code {exit_code}'} (see {log})"
-        return Ending(self._exit_code or exit_code, message, busy=self._busy)
-
-    def _take(self, stream: int, raw: bytes) -> None:
+    def take(self, raw: bytes) -> None:
+        """Take a line."""
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
         text = printable(text.rstrip().expandtabs())
         noise = text.lstrip().startswith(_NOISE) or NOISE.search(text) or _EMPTY_LOG.search(text)
@@ -182,20 +137,39 @@ class Lines:
         except OSError as error:
             # The error itself names no file.
             raise OSError(error.errno, error.strerror, str(self._kept.name)) from None
-        self._note(stream, text)
-        self._say(text)
-
-    def _note(self, stream: int, text: str) -> None:
         if text.startswith("fewtune: "):
-            self._errors.append(text)
+            self._error = text
         exited = _EXITED.search(text)
         if exited:
             self._exit_code = int(exited.group(1))
         self._unchanged |= any(phrase in text for phrase in _UNCHANGED)
         self._busy |= any(phrase in text for phrase in _BUSY)
-        # DVC's own last line only repeats the command: a traceback's last line says more.
-        if stream == self._error_stream and not (self._last_error and text.startswith("ERROR: ")):
-            self._last_error = text
+        # DVC's line only repeats the command: a traceback's last line says more.
+        if "failed to run: " not in text:
+            self._last = text
+        self._say(text)
+
+    def ending(self, exit_code: int, name: str, log: Path) -> Ending:
+        """How the stage ended, by its lines."""
+        if exit_code == 0:
+            return Ending(0, unchanged=self._unchanged)
+        if self._error:
+            # The stage's line names the stage without its model; the caller prints the whole name.
+            prefix = f"fewtune: {name.split('@')[0]}: "
+            message = self._error.removeprefix(prefix).removeprefix("fewtune: ")
+        elif self._busy:
+            raise DvcBusyError("another DVC process is at work here")
+        elif _DISK.search(self._last):
+            return Ending(
+                MachineError.exit_code,
+                f"the disk does not take what was made ({self._last[-300:]}): free some "
+                "space, or make the folder writable, and run again; what was measured is kept",
+            )
+        elif self._exit_code is not None and not 0 <= self._exit_code <= _BY_SIGNAL:
+            return Ending(*_killed(self._exit_code))
+        else:
+            message = f"{self._last or f'ended with code {exit_code}'} (see {log})"
+        return Ending(self._exit_code or exit_code, message)
 
 
 def _killed(code: int) -> tuple[int, str]:
@@ -208,23 +182,25 @@ def _killed(code: int) -> tuple[int, str]:
     return known.get(number, FAULT), f"{ending(-number)}; the same command goes on"
 
 
-def _pump(process: subprocess.Popen[bytes], streams: tuple[int, int], lines: Lines) -> None:
-    """Pass output on until the process has ended and both streams are empty."""
-    with selectors.DefaultSelector() as ready:
-        for stream in streams:
-            ready.register(stream, selectors.EVENT_READ)
-        while ready.get_map():
+def _pump(process: subprocess.Popen[bytes], lines: Lines) -> None:
+    """Pass output on until the process has ended and its stream is empty."""
+    assert process.stdout is not None
+    with process.stdout as stream:
+        rest = b""
+        while True:
             ended = process.poll() is not None
-            # A worker that outlives the stage may keep a stream open: do not wait for it.
-            events = ready.select(0.2 if ended else POLL_S)
-            if ended and not events:
+            if not select.select([stream], [], [], 0.2 if ended else POLL_S)[0]:
+                if ended:
+                    # A worker that outlives the stage may keep the stream open.
+                    break
+                continue
+            chunk = os.read(stream.fileno(), 65536)
+            if not chunk:
                 break
-            for key, _ in events:
-                chunk = os.read(key.fd, 65536)
-                if chunk:
-                    lines.feed(key.fd, chunk)
-                else:
-                    ready.unregister(key.fd)
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                lines.take(line)
+        lines.take(rest)
     process.wait()
 
 

@@ -1,6 +1,7 @@
 """The flow under Prefect's test harness, on a small DVC repository with one failing model."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from fewtune.pipelines.checkout.results import read_results
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.flow import publish
 from fewtune.pipelines.records.tracking import Store
+from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.run_plan import warm_process
+from fewtune.stages.params import RUN_SETTINGS
 from fewtune.stages.paths import Places
 from tests import small_pipeline
 from tests.made import results as made
@@ -122,7 +125,7 @@ def test_the_end_says_which_model_failed_and_why(first):
 
 
 def test_results_are_recorded_and_shown(first):
-    assert first.recorded == ["good-full", "good-selective", "results-table"]
+    assert first.recorded == ["good-full", "good-selective"]
     assert "| good | selective |" in first.artifacts["markdown", "results"].data
     assert ("markdown", "result-good-full") in first.artifacts
 
@@ -253,3 +256,16 @@ def test_a_regression_ends_the_watched_flow_as_failed(first, root):
     assert "| good | selective | 50.0 | 90.0 | +80.0 |" in page
     picture = watched.artifacts["image", "fleet-picture"].data
     assert picture.startswith("data:image/png;base64,")
+
+
+def test_a_deployment_gives_settings_of_its_run(monkeypatch):
+    seen = []
+
+    def run_all(*_: object) -> Outcome:
+        seen.append(json.loads(os.environ[RUN_SETTINGS]))
+        return Outcome()
+
+    monkeypatch.setattr(flow, "run_all", run_all)
+    flow.selective_tuning.fn(models=["net"], trials=8, settings={"tune.seed": 1})
+    assert seen == [{"net": {"tune": {"seed": 1, "trials_per_task": 8}}}]
+    assert RUN_SETTINGS not in os.environ

@@ -21,14 +21,16 @@ STAGE = """
 import os, pathlib, sys, time
 from fewtune.stages.command import main
 
-def run() -> None:
+note = sys.argv.pop()
+
+def run(stage: object) -> None:
     try:
-        pathlib.Path(sys.argv[-1]).write_text(str(os.getpid()))
+        pathlib.Path(note).write_text(str(os.getpid()))
         time.sleep(1000)
     finally:
-        pathlib.Path(sys.argv[-1] + ".tidied").touch()
+        pathlib.Path(note + ".tidied").touch()
 
-main("test", run, [])
+main("test", run)
 """
 # As `fewtune run` does: names itself, and starts one process that starts the stage.
 STARTER = """

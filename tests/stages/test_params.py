@@ -100,7 +100,7 @@ def test_a_section_does_not_depend_on_another(params):
         ("models", ["squeeznet"], "models lists 'squeeznet', but "),
         ("models", ["../squeezenet"], "models holds '../squeezenet': give names of lower-case"),
         ("models", ["bank"], "models holds 'bank': not bank, fingerprint, settings, which are "),
-        ("models", ["squeezenet", "squeezenet"], "models lists 'squeezenet' twice"),
+        ("models", ["squeezenet", "squeezenet"], "models holds 'squeezenet' twice"),
         ("strategies", ["selective"], "strategies lacks 'full', which stage compare needs"),
         ("strategies", ["selective", "full", "ful"], "ful is missing; did you mean full?"),
         ("strategies", ["selective", "full", "tasks"], "strategies holds 'tasks': "),

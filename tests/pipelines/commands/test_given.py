@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.pipelines.commands.given import Given
+from fewtune.pipelines.commands.given import given_inputs
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from fewtune.pipelines.commands.given import Given
     ],
 )
 def test_shapes_are_read_with_and_without_names(texts, found):
-    assert Given.of(Namespace(shape=texts)).shapes == found
+    assert given_inputs(Namespace(shape=texts))["shapes"] == found
 
 
 @pytest.mark.parametrize("texts", [["a:x=1", "x:0=2"], ["a:x=1", "a:x=2"], [":x=1"]])
 def test_a_name_that_is_lacking_or_given_twice_is_refused(texts):
     with pytest.raises(InputError, match="--shape "):
-        Given.of(Namespace(shape=texts))
+        given_inputs(Namespace(shape=texts))

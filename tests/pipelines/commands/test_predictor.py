@@ -11,6 +11,7 @@ from fewtune.pipelines.commands import predictor
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.training_samples import Sampled, write_samples
+from fewtune.search.practice import Tuned, learnable_of
 from fewtune.stages.paths import Places
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
@@ -42,7 +43,9 @@ def test_a_predictor_is_trained_on_a_tuned_model(places, monkeypatch, capsys):
     assert cli.main(command) == 0
     conditions = json.loads(output.with_name("predictor.json").read_text())
     assert conditions["models"] == [MODEL]
-    assert conditions["tasks"] == len(predictor.learnable_of(MODEL, places))
+    assert conditions["tasks"] == len(
+        learnable_of(Tuned(places.tasks(MODEL), tuned_tiny.tuned()), tuned_tiny.fingerprint())
+    )
     assert Pretrained.read(output).conditions == conditions
     assert f"{conditions['trials']} trials of" in capsys.readouterr().out
 

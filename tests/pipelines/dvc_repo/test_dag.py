@@ -147,7 +147,7 @@ def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path):
     assert prepare.missing() == ""
     (root / "given" / "good" / "weights.bin").unlink()
     assert prepare.missing() == (
-        "given/good/weights.bin is missing: `dvc pull given/good/weights.bin.dvc` brings it here"
+        "inputs are missing: `dvc pull given/good/weights.bin.dvc` brings them here"
     )
     assert stages["prepare@bad"].missing() == ""
     assert "is not under DVC" in track(root, ["given/none"])

@@ -68,12 +68,12 @@ def test_other_settings_are_named_and_are_no_noise(checkout):
 def test_a_killed_recording_leaves_no_version(checkout):
     checkout.measured(SELECTIVE)
     store = Store(checkout.root)
-    with store.recording("k", "killed") as run_id:
+    with store.recording("k", "killed", (0, 1)) as run_id:
         (version,) = store.client.search_model_versions(f"name = '{MODEL}'")
         store.client.create_model_version(MODEL, version.source, run_id)
     # As if the process had been killed before the key was written.
     store.client.delete_tag(run_id, "fewtune.result")
-    with store.recording("k", "again"):
+    with store.recording("k", "again", (0, 1)):
         pass
     (left,) = store.client.search_model_versions(f"name = '{MODEL}'")
     assert left.version == version.version

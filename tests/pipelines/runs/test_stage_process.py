@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from fewtune.errors import MachineError
+from fewtune.pipelines.dvc_repo.dag import DvcBusyError
 from fewtune.pipelines.runs import stage_process
 from tests import small_pipeline
 from tests.waiting import until
@@ -42,17 +43,17 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 
 def test_a_busy_dvc_is_told_from_a_fault(tmp_path):
-    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
-    lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
-    lines.end()
-    assert lines.ending(255, "tune@a", tmp_path / "log").busy
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None)
+    lines.take(b"ERROR: Unable to acquire lock. Most likely another DVC process")
+    with pytest.raises(DvcBusyError):
+        lines.ending(255, "tune@a", tmp_path / "log")
 
 
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path):
-    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2)
-    lines.feed(1, b"working\n")
-    lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
-    lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None)
+    lines.take(b"Traceback (most recent call last):")
+    lines.take(b"ValueError: not this")
+    lines.take(b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1")
     ending = lines.ending(255, "tune@a", tmp_path / "log")
     assert ending.error == f"ValueError: not this (see {tmp_path / 'log'})"
     assert ending.exit_code == 1

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from fewtune.artifacts import BenchmarkReport
-
 _LEAST_RUNS = 3
 _NORMAL = statistics.NormalDist()
 # The difference of two draws has a standard deviation larger by the root of two. Its median
 # absolute value is the third quartile.
 _HALF_WIDTH_PER_STEP = _NORMAL.inv_cdf(0.9) / (_NORMAL.inv_cdf(0.75) * math.sqrt(2))
-_TUNED, _REFERENCE = "tuned", "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,6 @@ class Latency:
     p90_ms: float
     reference_ms: float | None
     reference: str
-
-    @classmethod
-    def of(cls, report: BenchmarkReport) -> Self:
-        """The tuned library's latency in a benchmark."""
-        tuned, reference = report.variants[_TUNED], report.variants.get(_REFERENCE)
-        version = report.conditions.fingerprint.versions.get(_REFERENCE, "")
-        reference_ms = reference.median_ms if reference is not None else None
-        return cls(tuned.median_ms, tuned.p10_ms, tuned.p90_ms, reference_ms, version)
 
     @classmethod
     def of_run(cls, data: Any) -> Self:

@@ -1,8 +1,9 @@
-"""How a command and a stage end: the exit code, and one line that says why."""
+"""What a command and a stage say: logs, and how they end, as exit code and one line."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,15 @@ from fewtune.errors import (
     one_line,
 )
 from fewtune.process.temporary import own_temporary_folder
+
+# If it is set, stages print what the library logs.
+VERBOSE = "FEWTUNE_VERBOSE"
+
+
+def show_logs() -> None:
+    """Print what the library logs."""
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("fewtune").setLevel(logging.DEBUG)
 
 
 def exit_code(work: Callable[[], int], name: str = "fewtune") -> int:
