@@ -1,27 +1,29 @@
-"""ONNX's own node tests, one of each operator, through import, schedules and a library."""
+"""ONNX's own node tests of what fewtune converts, through import, schedules and a library."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.onnx_nodes import node_tests, run_test
+from fewtune.model.converters.registry import converters
+from fewtune.onnx_graph.operators.expand import EARLY
+from fewtune.onnx_graph.operators.recurrent import UNROLLED
+from fewtune.process.optional_steps import OptionalSteps
 
 pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[2] / "results" / "onnx_nodes.json"
+# What is left to TVM's importer alone is checked by the benchmark.
+OWN = {operator for _, operator in EARLY | UNROLLED} | {*converters(None, OptionalSteps({}))}
 
 
 def cheapest() -> dict[str, str]:
-    """Of each operator that is right in the published results, the test that took the least."""
-    chosen: dict[str, dict[str, Any]] = {}
-    for result in json.loads(RESULTS.read_text())["results"]:
-        known = chosen.get(result["operator"])
-        quicker = known is None or result["seconds"] < known["seconds"]
-        if result["outcome"] == "right" and quicker:
-            chosen[result["operator"]] = result
-    return {operator: result["name"] for operator, result in sorted(chosen.items())}
+    """Of each own operator that is right in the published results, the test that took the least."""
+    found = json.loads(RESULTS.read_text())["results"]
+    right = [each for each in found if each["outcome"] == "right" and each["operator"] in OWN]
+    right.sort(key=lambda each: (each["operator"], -each["seconds"]))
+    return {each["operator"]: each["name"] for each in right}
 
 
 CHEAPEST = cheapest()
@@ -30,10 +32,6 @@ CHEAPEST = cheapest()
 @pytest.fixture(scope="module")
 def cases():
     return node_tests()
-
-
-def test_the_sample_is_of_many_operators():
-    assert len(CHEAPEST) >= 140
 
 
 @pytest.mark.parametrize("operator", CHEAPEST)

@@ -13,6 +13,7 @@ from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
+from tests.made.compiled import outputs
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
 from tests.tiny_models import random_weight
@@ -39,7 +40,6 @@ def between_convolutions(operator: str, constants: dict[str, float], attributes:
     [
         ("Clip", {"least": 0.0, "most": 0.5}, {}),
         ("Clip", {"": 0.0, "most": 0.25}, {}),
-        ("Clip", {"least": -0.5}, {}),
         ("LeakyRelu", {}, {"alpha": 0.1}),
         ("LeakyRelu", {}, {"alpha": 1.5}),
         ("HardSigmoid", {}, {"alpha": 0.3}),
@@ -86,15 +86,14 @@ def test_the_importer_is_restored_afterwards():
 
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("select_last_index", [0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_arg_max_of_equal_values_is_an_index(operator, select_last_index, dtype):
     limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
     data = np.array([[limits.min] * 5, [limits.max] * 5, [1, 0, 1, 0, 1]], dtype)
     kind = "float" if dtype is np.float32 else np.dtype(dtype).name
     node = f"output = {operator} <axis = 1, select_last_index = {select_last_index}> (input)"
     model = model_of(f"({kind}[3,5] input) => (int64[3,1] output) {{{node}}}")
-    executable = build_executable(lower(model, tuned_tiny.target(), "NCHW"), tuned_tiny.target())
-    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    ((actual,),) = outputs(model, [data])
     np.testing.assert_array_equal(actual, run_onnxruntime(model, {"input": data}, 1)[0])
 
 

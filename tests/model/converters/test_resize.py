@@ -87,7 +87,6 @@ def test_weights_are_onnxruntimes(coordinates, mode):
         ([1, 3, 12, 12], {"scales": [1, 1, 2, 2], "mode": "linear"}),
         ([1, 3, 11, 9], {"sizes": [1, 3, 26, 20], "mode": "nearest", "nearest_mode": "floor"}),
         ([1, 3, 11, 9], {"scales": [1, 1, 0.7, 2], "mode": "cubic"}),
-        ([1, 3, 11, 9], {"sizes": [1, 3, 22, 9], "mode": "cubic"}),
         ([2, 3, 7], {"scales": [1, 1, 2.5], "mode": "linear"}),
         ([1, 2, 4, 5, 3], {"scales": [1, 1, 1.5, 2, 0.7], "mode": "linear"}),
         ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
@@ -103,9 +102,8 @@ def test_a_compiled_resize_is_right(shape, given):
     np.testing.assert_allclose(compiled(model, x), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_smoothed_bytes_are_onnxruntimes(mode):
-    model = resize_model([1, 3, 37, 50], sizes=[1, 3, 11, 70], mode=mode, antialias=1)
+def test_smoothed_bytes_are_onnxruntimes():
+    model = resize_model([1, 3, 37, 50], sizes=[1, 3, 11, 70], mode="cubic", antialias=1)
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.elem_type = TensorProto.UINT8
     x = np.random.default_rng(3).integers(0, 256, [1, 3, 37, 50]).astype(np.uint8)

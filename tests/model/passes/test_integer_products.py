@@ -44,8 +44,7 @@ def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=T
 
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel", "group"),
-    [(3, 5, 3, 1), (3, 16, 1, 1), (17, 33, 3, 1), (17, 5, 1, 1)]
-    + [(6, 8, 3, 2), (32, 48, 3, 16), (15, 60, 3, 3)],
+    [(3, 5, 3, 1), (17, 33, 3, 1), (17, 5, 1, 1), (32, 48, 3, 16), (15, 60, 3, 3)],
 )
 def test_convolutions_of_odd_channels_and_groups(channels, filters, kernel, group):
     model, feeds = convolution(channels, filters, kernel, group=group, pads=[kernel // 2] * 4)
@@ -54,16 +53,14 @@ def test_convolutions_of_odd_channels_and_groups(channels, filters, kernel, grou
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("group", "given"),
     [
-        {"pads": [1, 2, 0, 1], "strides": [2, 1]},
-        {"pads": [2, 2, 2, 2], "dilations": [2, 2]},
-        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
-        {"auto_pad": "SAME_LOWER", "strides": [3, 2]},
-        {"auto_pad": "VALID"},
+        (1, {"pads": [1, 2, 0, 1], "strides": [2, 1]}),
+        (17, {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+        (1, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        (17, {"auto_pad": "SAME_LOWER", "strides": [3, 2]}),
     ],
 )
-@pytest.mark.parametrize("group", [1, 17])
 def test_strides_dilations_and_padding(given, group):
     model, feeds = convolution(17, 17, 3, group=group, **given)
     kernels = assert_within_a_step(model, feeds)
@@ -74,9 +71,7 @@ def test_strides_dilations_and_padding(given, group):
     ("kind", "zero", "by_channel"),
     [
         (np.uint8, 0, True),
-        (np.uint8, 7, False),
-        (np.uint8, 255, True),
-        (np.int8, 0, False),
+        (np.uint8, 255, False),
         (np.int8, 7, True),
         (np.int8, 127, False),
     ],
@@ -103,8 +98,9 @@ def test_groups_that_would_be_mostly_zeros_stay_in_floats(channels, filters, gro
     assert not any("integer" in name for name in kernels)
 
 
-@pytest.mark.parametrize(("depth", "columns"), [(3, 5), (17, 33), (64, 16)])
-@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize(
+    ("depth", "columns", "by_column"), [(3, 5, True), (17, 33, False), (64, 16, True)]
+)
 def test_products(depth, columns, by_column):
     random, count = np.random.default_rng(0), columns if by_column else 1
     constants = {
@@ -149,7 +145,7 @@ def test_dynamic_quantization(weight_kind):
 
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel", "weight_zero"),
-    [(3, 5, 3, 94), (17, 33, 1, 0), (64, 16, 3, 94)],
+    [(3, 5, 3, 94), (17, 33, 1, 0)],
 )
 def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero):
     """As onnxruntime's quantizers write them, but for those that they make signed."""
@@ -166,7 +162,7 @@ def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero
 
 
 @pytest.mark.parametrize("operator", ["ConvInteger", "MatMulInteger"])
-@pytest.mark.parametrize("zeros", [(0, 0), (131, 0), (131, 3)])
+@pytest.mark.parametrize("zeros", [(131, 0), (131, 3)])
 def test_integer_operators_are_exact(operator, zeros):
     """Weights may be no bytes after subtracting their zero point."""
     random, is_product = np.random.default_rng(0), operator == "MatMulInteger"

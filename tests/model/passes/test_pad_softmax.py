@@ -35,7 +35,7 @@ def rows_of(module: tvm.IRModule) -> set[int]:
     return {int(source.shape[-1]) for source in written}
 
 
-@pytest.mark.parametrize("length", [17, 50, 197])
+@pytest.mark.parametrize("length", [17, 197])
 def test_rows_that_fill_no_vectors_are_padded(length):
     model = softmax_model((2, 3, length))
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")

@@ -134,8 +134,8 @@ def test_products_are_padded_where_that_is_expected_to_pay(traits, sizes, is_wei
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [197, 211])
-def test_padded_attention_gives_the_same_result(tokens, tmp_path):
+def test_padded_attention_gives_the_same_result(tmp_path):
+    tokens = 197
     model = attention(tokens)
     report = imported(model, tmp_path)
     assert report.padded == 2
@@ -156,11 +156,10 @@ def test_padded_attention_gives_the_same_result(tokens, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
-def test_widened_weights_give_the_same_result(shape, tmp_path):
+def test_widened_weights_give_the_same_result(tmp_path):
     generator = np.random.default_rng(0)
     weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
-    text = f"(float{shape} x) => (float[] y) {{m = MatMul (x, w) y = Add (m, c)}}"
+    text = "(float[2,20,64] x) => (float[] y) {m = MatMul (x, w) y = Add (m, c)}"
     model = model_of(text, 13, **weights)
     report = imported(model, tmp_path)
     assert report.padded == 1

@@ -9,7 +9,7 @@ from tests.made.layers import GATES, layer
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 @pytest.mark.parametrize(
     ("states", "lengths"), [(True, None), (False, [5, 2, 3]), (True, [4, 0, 1])]
 )
