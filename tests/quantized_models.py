@@ -9,10 +9,10 @@ from onnx import ModelProto
 
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests.made import onnx_text
+from tests.made.compiled import compiled
 from tests.tuned_tiny import target
 
 
@@ -31,19 +31,12 @@ def operators(model: ModelProto) -> Counter:
     return Counter(node.op_type for node in model.graph.node)
 
 
-def compiled(model: ModelProto) -> tuple[CompiledModel, list[str]]:
-    """A model compiled without schedules, and the names of its kernels."""
-    lowered = lower(simplified(model), target(), "NHWC")
-    kernels = list(call_counts(lowered))
-    return CompiledModel(build_executable(lowered, target()), target()), kernels
-
-
 def differences(
     model: ModelProto, feeds: dict[str, np.ndarray]
 ) -> tuple[list[np.ndarray], list[str]]:
     """How far each output of the kernels is from onnxruntime's, and the kernels' names."""
-    library, kernels = compiled(model)
-    found = library.outputs([feeds[value.name] for value in model.graph.input])
+    module = lower(simplified(model), target(), "NHWC")
+    found = compiled(module).outputs([feeds[value.name] for value in model.graph.input])
     expected = run_onnxruntime(model, feeds, 1)
     for actual, wanted in zip(found, expected, strict=True):
         assert (actual.shape, actual.dtype) == (wanted.shape, wanted.dtype)
@@ -51,7 +44,7 @@ def differences(
         np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
         for actual, wanted in zip(found, expected, strict=True)
     ]
-    return distances, kernels
+    return distances, list(call_counts(module))
 
 
 def assert_within_a_step(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[str]:

@@ -13,17 +13,14 @@ from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
-from fewtune.model.lower import lower
-from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
-from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import write_database
-from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.compiled import lowered, scheduled
 from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
 from tests.model.test_import_model import imported
@@ -60,17 +57,11 @@ BOTH = "both = Concat <axis = 1> (a, b) "
 ENDED = BOTH + "y = conv (both)"
 
 
-def lowered_of(model: ModelProto) -> tvm.IRModule:
-    simplified = prepare.simplify(bind_shapes(model, {}, {}))
-    return lower(simplified, tuned_tiny.target(), "NHWC")
-
-
 def checked(model: ModelProto) -> Counter[str]:
     """The calls that are left out of a model; its outputs are compared with onnxruntime's."""
-    lowered, target = lowered_of(model), tuned_tiny.target()
-    scheduled = apply_default_schedules(lowered, list(call_counts(lowered)), target)
+    module, target = lowered(model), tuned_tiny.target()
     left_out: Counter[str] = Counter()
-    concatenating = concatenations(lowered)
+    concatenating = concatenations(module)
 
     def rewrite(module: tvm.IRModule) -> tvm.IRModule:
         before = calls_of(module)
@@ -85,7 +76,7 @@ def checked(model: ModelProto) -> Counter[str]:
     inputs, _ = tensor_specs(bound)
     feeds = random_inputs(inputs, 0)
     expected = run_onnxruntime(bound, feeds, 1)
-    built = CompiledModel(build_executable(scheduled, target, rewrite), target)
+    built = CompiledModel(build_executable(scheduled(module), target, rewrite), target)
     actual = built.outputs([feeds[spec.name] for spec in inputs])
     assert all(np.std(each) > 0 for each in expected)
     assert relative_error(actual, expected) < BOUND
@@ -155,31 +146,30 @@ def test_an_input_of_the_model_stays_where_it_is():
 
 
 def test_concatenations_are_recognised_by_what_they_compute():
-    lowered = lowered_of(network(ENDED))
-    (name,) = concatenations(lowered)
-    assert concatenations(lowered) == {name: 3}
+    module = lowered(network(ENDED))
+    (name,) = concatenations(module)
+    assert concatenations(module) == {name: 3}
     # With a fused activation, a kernel does more than concatenate.
     active = f"{BOTH} active = Relu (both) y = conv (active)"
-    assert concatenations(lowered_of(network(active))) == {}
+    assert concatenations(lowered(network(active))) == {}
 
 
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
 def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
     imported(network(ENDED), tmp_path)
     target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
-    lowered = read_lowered(tmp_path / "import")
-    tasks = extract_tasks(lowered)
+    module = read_lowered(tmp_path / "import")
     log, directory = tmp_path / "share", tmp_path / "compile"
     log.mkdir()
     directory.mkdir()
     write_database(log, {}, {}, target)
     report = compile_model(
-        TunedParts("tiny", "selective", lowered, tasks, tmp_path / "import", log),
+        TunedParts("tiny", "selective", module, extract_tasks(module), tmp_path / "import", log),
         fingerprint,
         CompileOptions(in_place=in_place),
         directory,
     )
-    (name,) = concatenations(lowered)
+    (name,) = concatenations(module)
     assert report.in_place == ({name: left_out} if left_out else {})
     assert CompileReport.read(directory) == report
     found = verify(directory / LIBRARY, tmp_path / "import", target)

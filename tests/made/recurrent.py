@@ -8,10 +8,10 @@ from onnx import ModelProto
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
+from tests.made.compiled import compiled
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
@@ -20,8 +20,7 @@ def kernels(model: ModelProto, feeds: dict[str, np.ndarray]) -> Counter[str]:
     """Lower a model with its recurrent layers, check its outputs, and count its kernels."""
     bound = bind_shapes(model, {}, {})
     lowered = lower(simplify.with_layers(bound), TARGET, "NHWC")
-    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
-    ours = compiled.outputs([feeds["x"]])
+    ours = compiled(lowered, TARGET).outputs([feeds["x"]])
     for actual, wanted in zip(ours, run_onnxruntime(model, feeds, 1), strict=True):
         np.testing.assert_allclose(actual, wanted, atol=1e-5)
     return call_counts(lowered)

@@ -7,11 +7,12 @@ import pytest
 
 from fewtune.artifacts import ImportReport, Skeleton
 from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
-from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import build, relax, tvm
 from fewtune.task.extract import kernels
 from fewtune.verify.session import random_inputs
 from tests import tuned_tiny
+from tests.made.compiled import compiled
 
 
 def made() -> Skeleton:
@@ -58,7 +59,7 @@ def test_with_kernels_and_weights_at_its_sites_it_computes_the_models_outputs():
     inputs = random_inputs(skeleton.inputs, 3)
     ordered = [inputs[spec.name] for spec in skeleton.inputs]
     actual = CompiledModel(build_skeleton(skeleton, target), target).outputs(ordered)
-    expected = CompiledModel(build_executable(lowered, target), target).outputs(ordered)
+    expected = compiled(lowered).outputs(ordered)
     assert np.ptp(expected[0]) > 0
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)

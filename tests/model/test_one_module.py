@@ -3,24 +3,22 @@
 import numpy as np
 import pytest
 
-from fewtune.model.lower import lower
 from fewtune.model.one_module import one_module
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import host_target
 from fewtune.runtime.tvm import relax
 from fewtune.task.analysis import calls_by_function, model_functions
 from fewtune.task.extract import extract_tasks
 from fewtune.tvm_compat.values import is_constant
 from tests import tiny_models
+from tests.made.compiled import compiled, lowered
 
 
 @pytest.fixture(scope="module")
 def modules():
     model = tiny_models.dynamic_model()
     bound = [bind_shapes(model, {"input": [batch, 3, 16, 16]}, {}) for batch in (2, 1)]
-    return [lower(simplify(each), host_target(1), "NHWC") for each in bound]
+    return [lowered(each, "NHWC", host_target(1)) for each in bound]
 
 
 def weights(module):
@@ -38,9 +36,9 @@ def weights(module):
 
 def test_each_shape_computes_what_it_did_alone(modules):
     joined, _ = one_module(modules)
-    both = CompiledModel(build_executable(joined, host_target(1)), host_target(1))
+    both = compiled(joined, host_target(1))
     for function, module, batch in zip(["main", "main_1"], modules, [2, 1], strict=True):
-        alone = CompiledModel(build_executable(module, host_target(1)), host_target(1))
+        alone = compiled(module, host_target(1))
         given = [np.random.default_rng(0).normal(size=(batch, 3, 16, 16)).astype("float32")]
         (found,), (expected,) = both.at(function).outputs(given), alone.outputs(given)
         np.testing.assert_array_equal(found, expected)

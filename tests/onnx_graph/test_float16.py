@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.model.lower import lower
 from fewtune.onnx_graph.float16 import has_float16, widen_float16
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.verify.session import run_onnxruntime
+from tests.made.compiled import compiled, lowered
 from tests.made.onnx_text import model_of
 from tests.tiny_models import half_precision_model
-from tests.tuned_tiny import target
 
 
 def types_of(model) -> set[int]:
@@ -34,15 +31,14 @@ def test_weights_are_widened_and_the_interface_kept():
 @pytest.mark.slow
 def test_kernels_of_float16_models_are_those_of_float32():
     model = half_precision_model()
-    module = lower(simplify(model), target(), "NHWC")
+    module = lowered(model)
     assert "float16" not in "".join(
         str(function.attrs) for name, function in module.functions_items() if "conv" in str(name)
     )
-    compiled = CompiledModel(build_executable(module, target()), target())
     value = model.graph.input[0]
     shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
-    (actual,) = compiled.outputs([data])
+    (actual,) = compiled(module).outputs([data])
     (expected,) = run_onnxruntime(model, {value.name: data}, 1)
     assert actual.dtype == np.float16
     np.testing.assert_allclose(actual, expected, rtol=4e-3, atol=4e-3)

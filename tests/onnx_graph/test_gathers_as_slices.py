@@ -6,8 +6,8 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.onnx_graph.views import move_views
+from tests.made.compiled import error_of, scheduled
 from tests.made.onnx_text import model_of
-from tests.model.passes.test_winograd import error_of, scheduled
 from tests.onnx_graph.test_views import kinds, lowered, simplified
 from tests.tiny_models import random_weight
 

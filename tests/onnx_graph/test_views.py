@@ -12,9 +12,9 @@ from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.compiled import error_of, scheduled
 from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error
-from tests.model.passes.test_winograd import error_of, scheduled
 from tests.tiny_models import random_weight
 
 BOUND = 1e-5

@@ -8,12 +8,11 @@ from onnx.numpy_helper import to_array
 from onnx.reference import ReferenceEvaluator
 
 from fewtune.model.lower import lower
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
-from tests.made.compiled import outputs
+from tests.made.compiled import compiled, lowered, outputs
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
 from tests.tiny_models import random_weight
@@ -48,14 +47,13 @@ def between_convolutions(operator: str, constants: dict[str, float], attributes:
 )
 def test_activations_leave_no_transposes(operator, constants, attributes):
     model = between_convolutions(operator, constants, attributes)
-    lowered = lower(model, tuned_tiny.target(), "NHWC")
-    transposes = sum(n for name, n in call_counts(lowered).items() if "transpose" in name)
+    module = lowered(model)
+    transposes = sum(n for name, n in call_counts(module).items() if "transpose" in name)
     # One at each end of the network. A slope above 1 is no maximum, so TVM's converter is used.
     assert transposes == 2 or attributes.get("alpha") == 1.5
     data = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"input": data})
-    executable = build_executable(lowered, tuned_tiny.target())
-    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    (actual,) = compiled(module).outputs([data])
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -102,7 +100,6 @@ def test_a_clip_by_constants_of_any_rank():
     node = "[clip] output = Clip (input, least, most)"
     model = model_of(f"(float[1,4] input) => (float[1,4] output) {{{node}}}", **bounds)
     # Here, no optional step catches an exception of a converter.
-    executable = build_executable(lower(model, tuned_tiny.target(), "NHWC"), tuned_tiny.target())
     data = np.array([[-1, 0.5, 1, 2]], np.float32)
-    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    (actual,) = compiled(lower(model, tuned_tiny.target(), "NHWC")).outputs([data])
     np.testing.assert_array_equal(actual, data.clip(0, 1))

@@ -10,12 +10,10 @@ from onnx import ModelProto, TensorProto, helper
 from fewtune.errors import InputError
 from fewtune.model.converters.resize import COORDINATES, Line, Method, taps
 from fewtune.model.lower import lower
-from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.simplify import simplify
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
+from tests.made.compiled import error_of, lowered, outputs, scheduled
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
 
@@ -37,11 +35,6 @@ def resize_model(
         constants["scales"] = np.array(scales, np.float32)
     node = f"[resize] y = Resize {text_of(**attributes)} (x, roi, {last})"
     return model_of(f"(float{shape} x) => (float[] y) {{{node}}}", 19, **constants)
-
-
-def compiled(model: ModelProto, x: np.ndarray) -> np.ndarray:
-    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NCHW")
-    return CompiledModel(build_executable(lowered, TARGET), TARGET).outputs([x])[0]
 
 
 @pytest.mark.parametrize("coordinates", KNOWN)
@@ -99,7 +92,7 @@ def test_a_compiled_resize_is_right(shape, given):
     model = resize_model(shape, **given)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (expected,) = run_onnxruntime(model, {"x": x}, 1)
-    np.testing.assert_allclose(compiled(model, x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(outputs(model, [x])[0][0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_smoothed_bytes_are_onnxruntimes():
@@ -108,7 +101,7 @@ def test_smoothed_bytes_are_onnxruntimes():
         value.type.tensor_type.elem_type = TensorProto.UINT8
     x = np.random.default_rng(3).integers(0, 256, [1, 3, 37, 50]).astype(np.uint8)
     (expected,) = run_onnxruntime(model, {"x": x}, 1)
-    np.testing.assert_array_equal(compiled(model, x), expected)
+    np.testing.assert_array_equal(outputs(model, [x])[0][0], expected)
 
 
 @pytest.mark.parametrize(
@@ -140,16 +133,12 @@ def test_between_convolutions_a_resize_takes_their_layout_and_fuses():
         roi=np.array([], np.float32),
         scales=np.array([1, 1, 2, 2], np.float32),
     )
-    x = generator.standard_normal((1, 8, 9, 9)).astype(np.float32)
-    lowered = lower(simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
-    kernels = [variable.name_hint for variable, _ in lowered.functions_items()]
+    module = lowered(model)
+    kernels = call_counts(module)
     assert any(re.fullmatch("fused_resize_.*sigmoid", kernel) for kernel in kernels)
     assert sum("transpose" in kernel for kernel in kernels) <= 2
-    scheduled = apply_default_schedules(lowered, kernels, TARGET)
-    (expected,) = run_onnxruntime(model, {"x": x}, 1)
-    for module in (lowered, scheduled):
-        actual = CompiledModel(build_executable(module, TARGET), TARGET).outputs([x])[0]
-        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    for each in (module, scheduled(module)):
+        assert error_of(model, each) < 1e-5
 
 
 def test_scales_that_are_computed_are_refused_by_name():

@@ -9,10 +9,9 @@ import pytest
 from fewtune.model.lower import lower
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify, with_layers
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
+from tests.made.compiled import error_of, lowered
 from tests.made.onnx_text import model_of
 
 TARGET = resolve_target("auto", 1)
@@ -47,12 +46,9 @@ def chain(
 )
 def test_kernels_stay_within_the_limit(operators: list[str], kernels: int) -> None:
     bound = chain(operators)
-    lowered = lower(simplify(bound), TARGET, "NCHW")
-    assert sum(call_counts(lowered).values()) == kernels
-    feeds = {"x": np.linspace(0.5, 1, 32, dtype=np.float32).reshape(4, 8)}
-    (wanted,) = run_onnxruntime(bound, feeds, 1)
-    (made,) = CompiledModel(build_executable(lowered, TARGET), TARGET).outputs(list(feeds.values()))
-    np.testing.assert_allclose(made, wanted, rtol=1e-4)
+    module = lowered(bound)
+    assert sum(call_counts(module).values()) == kernels
+    assert error_of(bound, module) < 1e-4
 
 
 def behind_layer(operators: list[str]) -> onnx.ModelProto:

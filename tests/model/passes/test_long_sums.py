@@ -6,8 +6,8 @@ from onnx import ModelProto
 
 from fewtune.model.lower import lower
 from fewtune.process.optional_steps import OptionalSteps
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
+from tests.made.compiled import compiled
 from tests.made.onnx_text import model_of
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -31,9 +31,8 @@ def kernels(model: ModelProto) -> int:
 
 def off(model: ModelProto, given: np.ndarray, wanted: np.ndarray, left_out: str = "") -> float:
     """The largest relative error of a model's output."""
-    lowered = lower(model, TARGET, "NCHW", steps=OptionalSteps({left_out: ""}))
-    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
-    (found,) = compiled.outputs([given])
+    module = lower(model, TARGET, "NCHW", steps=OptionalSteps({left_out: ""}))
+    (found,) = compiled(module, TARGET).outputs([given])
     assert found.shape == wanted.shape
     return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
 

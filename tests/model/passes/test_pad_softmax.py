@@ -10,8 +10,8 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from tests import tuned_tiny
+from tests.made.compiled import error_of, scheduled
 from tests.made.onnx_text import model_of
-from tests.model.passes.test_winograd import error_of, scheduled
 from tests.onnx_graph.test_views import simplified
 from tests.tiny_models import random_weight
 

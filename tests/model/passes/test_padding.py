@@ -13,8 +13,9 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
+from tests.made.compiled import error_of, scheduled
 from tests.made.onnx_text import model_of
-from tests.model.passes.test_winograd import convolution_model, error_of, scheduled
+from tests.model.passes.test_winograd import convolution_model
 from tests.model.test_import_model import imported
 from tests.tiny_models import random_weight
 

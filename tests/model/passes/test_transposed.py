@@ -8,18 +8,16 @@ from onnx import ModelProto
 
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import TRANSPOSED, lower
+from fewtune.model.lower import TRANSPOSED
 from fewtune.model.lower_checked import lower_checked
 from fewtune.model.passes import transposed
-from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.process.optional_steps import OptionalSteps
-from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.made import onnx_text
-from tests.model.passes.test_winograd import BOUND, error_of, scheduled
+from tests.made.compiled import error_of, lowered, scheduled
+from tests.model.passes.test_winograd import BOUND
 from tests.tiny_models import random_weight
 
 
@@ -37,11 +35,6 @@ def model_of(
         inputs += f", float{list(kernel)} weight"
     node = f"sum = ConvTranspose {onnx_text.attributes(**attributes)} (x, weight, bias)"
     return onnx_text.model_of(f"({inputs}) => (float[] y) {{{node} y = Relu (sum)}}", **weights)
-
-
-def lowered(model: ModelProto, steps: OptionalSteps | None = None) -> tvm.IRModule:
-    simplified = prepare.simplify(bind_shapes(model, {}, {}))
-    return lower(simplified, tuned_tiny.target(), "NHWC", steps=steps)
 
 
 @pytest.mark.slow

@@ -6,27 +6,18 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
-from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
-from fewtune.schedule.defaults.default import (
-    apply_default_schedules,
-    default_schedule,
-    schedule_winograd,
-)
+from fewtune.schedule.defaults.default import default_schedule, schedule_winograd
 from fewtune.schedule.tiling import padded_rows
 from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.compiled import error_of, lowered, scheduled
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
-from tests.made.outputs import relative_error
 from tests.tiny_models import random_weight
 
 pytestmark = pytest.mark.slow
@@ -60,22 +51,7 @@ def convolution_model(
 
 
 def lowered_with(model: ModelProto, m: int) -> tvm.IRModule:
-    simplified = prepare.simplify(bind_shapes(model, {}, {}))
-    return lower(simplified, tuned_tiny.target(), "NHWC", winograd.Winograd(lambda _: m))
-
-
-def error_of(model: ModelProto, module: tvm.IRModule) -> float:
-    bound = bind_shapes(model, {}, {})
-    inputs, _ = tensor_specs(bound)
-    feeds = random_inputs(inputs, 0)
-    expected = run_onnxruntime(bound, feeds, 1)
-    target = tuned_tiny.target()
-    built = CompiledModel(build_executable(module, target), target)
-    return relative_error(built.outputs([feeds[spec.name] for spec in inputs]), expected)
-
-
-def scheduled(module: tvm.IRModule) -> tvm.IRModule:
-    return apply_default_schedules(module, list(call_counts(module)), tuned_tiny.target())
+    return lowered(model, "NHWC", None, winograd.Winograd(lambda _: m))
 
 
 @cache
