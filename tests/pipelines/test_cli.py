@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
@@ -90,10 +89,7 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
         (["run", "--set", "tune.seed"], "'tune.seed' sets nothing: give KEY.PATH=VALUE"),
         (["run", "--set", "tuna.seed=1"], "tuna is no section"),
         (["run", "squeezenet", "--shape", "x=1"], "shapes, constants and inputs belong to one"),
-        (["run", "squeezenet", "--constant", "sr=1"], "shapes, constants and inputs belong to one"),
-        (["run", "--shape", "x"], "--shape x: give whole numbers, as INPUT=1,3,224,224"),
         (["run", "--shape", "x=1,a"], "--shape x=1,a: give whole numbers"),
-        (["run", "--shape", "a:x=1", "--shape", "y=1"], "--shape y: name each shape, as prefill:y"),
         (["run", "--dimension", "n=1", "--dimension", "n=2"], "'n' is given twice"),
         (["add", "light:resnet51"], "no light model is called 'resnet51'"),
         (["add", "light:resnet50", "--name", "../x"], "model name '../x' is not plain"),
@@ -247,13 +243,6 @@ def test_trials_hold_for_a_run_unless_they_are_saved(project, save, monkeypatch,
     assert seen == [{"tune": {"trials_per_task": 8}}]
     assert ((project / "params.yaml").read_text() != before) is save
     assert RUN_SETTINGS not in os.environ
-
-
-def test_an_experiment_of_dvc_changes_one_line(project):
-    path = project / "params.yaml"
-    before = path.read_text()
-    apply_overrides(str(path), ["tune.trials_per_task=48"])
-    assert path.read_text() == before.replace("trials_per_task: 32", "trials_per_task: 48")
 
 
 def test_settings_are_read_as_yaml():

