@@ -8,16 +8,23 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
-from fewtune.stages.params import LISTS, PER_STRATEGY, SECTIONS, check_all, load_all, options_class
+from fewtune.stages.params import (
+    LISTS,
+    PER_STRATEGY,
+    SECTIONS,
+    check_all,
+    load_all,
+    merged,
+    nested,
+    options_class,
+)
 from fewtune.stages.params import read_yaml as read
 
 PROJECT = Path(__file__).parents[2]
 PLACES = {name: f"{name}.full" if name in PER_STRATEGY else name for name in SECTIONS}
-KEYS = [
-    f"{PLACES[section]}.{key}"
-    for section in SECTIONS
-    for key in options_class(section).model_fields
-]
+KEYS = [f"{PLACES[name]}.{key}" for name in SECTIONS for key in options_class(name).model_fields]
+# One of each kind: their values are also written into the file.
+WRITTEN = ["tune.seed", "tune.budget_s", "tune.start_from", "select_tasks.full.method", "tune"]
 WRONG = [
     "{}",
     "[]",
@@ -60,7 +67,7 @@ def digests(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [*KEYS, *PLACES.values(), *SECTIONS, *LISTS, "unknown", "tune.no"])
+@pytest.mark.parametrize("key", [*WRITTEN, *LISTS, "unknown", "tune.no"])
 def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(root, key):
     before = digests(root)
     kept = (root / "params.yaml").read_bytes()
@@ -74,6 +81,18 @@ def test_a_value_is_taken_or_refused_in_a_sentence_with_every_file_as_it_was(roo
             # A later run reads what was written.
             load_all(root / "params.yaml")
             (root / "params.yaml").write_bytes(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda text: text[:9])
+def test_a_value_of_any_key_is_taken_or_refused_in_a_sentence(root, wrong):
+    content = read(root / "params.yaml")
+    for key in [*KEYS, *PLACES.values()]:
+        try:
+            value = dict([parse_setting(f"{key}={wrong}")])
+            check_all(merged(content, nested(value)), root / "params.yaml")
+        except InputError as refused:
+            assert str(refused).count("\n") == 0
 
 
 @pytest.mark.parametrize("section", sorted(set(SECTIONS) - PER_STRATEGY))
