@@ -96,15 +96,6 @@ def test_distilling_keeps_the_best_and_a_spread(tmp_path):
     assert (spread(3, 4), spread(9, 1), spread(9, 0)) == ([0, 1, 2], [0], [])
 
 
-@pytest.mark.slow
-def test_a_foreign_log_is_refused(tmp_path):
-    foreign = tmp_path / "logs" / "foreign"
-    shutil.copytree(tuned_tiny.tuned(), foreign)
-    LogInfo.read(foreign).model_copy(update={"threads": 64}).write(foreign)
-    with pytest.raises(InputError, match="foreign cannot be banked: its threads is 64, not "):
-        made(tmp_path / "logs", tmp_path / "bank")
-
-
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(InputError, match=r"missing is no folder: give a folder of tuning logs"):
         made(tmp_path / "missing", tmp_path / "bank")

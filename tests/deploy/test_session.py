@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fewtune
 from fewtune.deploy import runtime, session
 from fewtune.deploy.session import InferenceSession, SessionOptions
 from fewtune.errors import InputError, MachineError
@@ -326,9 +325,3 @@ def test_without_tvms_runtime_a_sentence_says_so(monkeypatch):
     monkeypatch.setattr(runtime.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MachineError, match="TVM's runtime is not installed"):
         runtime.Runtime()
-
-
-def test_a_loaded_library_is_a_function(library):
-    outputs = fewtune.load(library)(**FEED)
-    assert list(outputs) == ["twice", "rows", "same", "table"]
-    np.testing.assert_array_equal(outputs["twice"], 2 * X)

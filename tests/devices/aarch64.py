@@ -15,31 +15,18 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+import fewtune
 from benchmarks.fleet import note
-from fewtune.artifacts import SelectionTiming
-from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.result import ResultFolders
-from fewtune.compile.compile import TunedParts, compile_model
-from fewtune.compile.options import CompileOptions
+from fewtune.artifacts import BenchmarkReport, CompileReport
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
-from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower
-from fewtune.options import ShareOptions
-from fewtune.prediction.options import PredictOptions
-from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.linking import export_library
-from fewtune.runtime.target import target_from_json
 from fewtune.schedule.defaults.default import apply_default_schedules
-from fewtune.sharing.share import share_schedules
 from fewtune.task.analysis import call_counts
-from fewtune.task.extract import extract_tasks, write_tasks
-from fewtune.tuning.tune import tune
 from fewtune.verify.session import run_onnxruntime
-from tests import tuned_tiny
+from tests import tiny_models
 from tests.quantized_models import quantized_network, simplified
 from tests.rpc_boards import boards
 
@@ -51,78 +38,12 @@ DOT_PRODUCTS = {"neoverse-n1": "sdot", "neoverse-v1": "usdot"}
 
 def run(python: str, folder: Path) -> float:
     """Everything that a run does, on a board that a Python serves; return the relative error."""
-    tuned_tiny.imported()
-    models, selection = tuned_tiny.scratch() / "models", tuned_tiny.selection()
-    for name in (
-        "import",
-        "tasks",
-        "predict",
-        "select",
-        "tune",
-        "share",
-        "compile",
-        "benchmark",
-        "machine",
-    ):
-        (folder / name).mkdir()
+    model = tiny_models.write_model(tiny_models.tiny_convolutional_model(), folder)
+    options = {"tune": {"batch_size": 3, "least_gain": 0.0}, "benchmark": {"rounds": 3}}
     with boards(1, key="aarch64", python=python) as at:
-        own = detect_fingerprint(FingerprintOptions(target=json.dumps(TARGET), device=at))
-        target = target_from_json(own.target)
-        import_model(
-            tuned_tiny.NAME, models, target, own.threads, ImportOptions(), folder / "import"
-        )
-        lowered = read_lowered(folder / "import")
-        tasks = extract_tasks(lowered)
-        write_tasks(tasks, tuned_tiny.NAME, own.target, folder / "tasks")
-        own.write(folder / "machine")
-        predict_apart(
-            PredictJob(
-                tasks=folder / "tasks",
-                fingerprint=folder / "machine",
-                options=PredictOptions(),
-                directory=folder / "predict",
-                model=tuned_tiny.NAME,
-                strategy="selective",
-            )
-        )
-        selection.write(folder / "select")
-        SelectionTiming(selecting_s=0.0).write(folder / "select")
-        journals, options = folder / "journals", tuned_tiny.OPTIONS
-        tune(tasks, selection, own, options, journals, folder / "tune")
-        share_schedules(
-            tasks,
-            selection,
-            folder / "predict",
-            folder / "tune",
-            own,
-            ShareOptions(),
-            journals,
-            folder / "share",
-            model_directory=folder,
-        )
-        compiled = compile_model(
-            TunedParts(
-                tuned_tiny.NAME, "selective", lowered, tasks, folder / "import", folder / "share"
-            ),
-            own,
-            CompileOptions(),
-            folder / "compile",
-            say=print,
-        )
-        report = benchmark_model(
-            ResultFolders(
-                folder / "import",
-                folder / "tasks",
-                folder / "predict",
-                folder / "select",
-                folder / "tune",
-                folder / "share",
-                folder / "compile",
-            ),
-            own,
-            BenchmarkOptions(rounds=3),
-            folder / "benchmark",
-        )
+        target, out = json.dumps(TARGET), folder / "out"
+        fewtune.tune(model, trials=6, target=target, device=at, out=out, options=options)
+    compiled, report = CompileReport.read(out / "compile"), BenchmarkReport.read(out / "benchmark")
     print(f"{compiled.scheduled_from_log} kernels from the log, variants {sorted(report.variants)}")
     return max(compiled.max_relative_error, report.max_relative_error)
 

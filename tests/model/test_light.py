@@ -6,7 +6,6 @@ from onnx import numpy_helper
 from fewtune.errors import InputError
 from fewtune.model.light import light_model
 from fewtune.onnx_graph.weight_check import can_show_fault
-from tests.seeded_outputs import assert_outputs_tell_inputs_apart
 
 # The others are larger than a test should be; they differ in size, not in kind.
 SMALL = ["shufflenet", "squeezenet"]
@@ -36,9 +35,3 @@ def test_every_weight_varies_and_only_data_is_an_input(name):
         if values.dtype == np.float32 and values.size > 1:
             assert values.min() < values.max(), tensor.name
     assert can_show_fault(model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_outputs_are_finite_and_depend_on_the_inputs(name):
-    assert_outputs_tell_inputs_apart(light_model(name, 0))

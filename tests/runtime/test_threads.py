@@ -1,7 +1,6 @@
 """A library's own threads: how many there are, who may call, forks, waits at each step."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -62,28 +61,6 @@ def test_a_library_has_as_many_threads_as_asked_for_and_binds_none(loaded, threa
     assert {frozenset(os.sched_getaffinity(each)) for each in own} <= {
         frozenset(os.sched_getaffinity(0))
     }
-
-
-def test_many_threads_may_call_at_once(loaded):
-    wrong = []
-
-    def call(number):
-        wrong.extend(turn for turn in range(50) if not doubles(loaded, number + turn))
-
-    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-    for each in callers:
-        each.start()
-    for each in callers:
-        each.join()
-    assert not wrong
-
-
-def test_a_forked_child_has_threads_of_its_own(loaded):
-    assert doubles(loaded)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if doubles(loaded) and len(own_threads()) == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_threads_that_wait_for_each_other_give_what_one_gives(loaded):

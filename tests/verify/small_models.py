@@ -170,23 +170,3 @@ def clipped() -> ModelProto:
         "(float[64,2048] x) => (float[64,512] y) {sums = MatMul (x, w) y = Relu (sums)}",
         w=random_weight(np.random.default_rng(9), 2048, 512),
     )
-
-
-def penalised() -> ModelProto:
-    """Attention's scores with a penalty from a mask of integers, ``(1 - mask) * -10000``."""
-    generator = np.random.default_rng(10)
-    return model_of(
-        """(int64[8] ids, int64[8,8] mask) => (float[8,8] y) {
-            [read] rows = Gather (table, ids)
-            [dense] scores = MatMul (rows, w)
-            [cast] kept = Cast <to = 1> (mask)
-            [left] left = Sub (one, kept)
-            [penalise] penalties = Mul (left, penalty)
-            [add] sum = Add (scores, penalties)
-            [softmax] y = Softmax (sum)
-        }""",
-        table=random_weight(generator, 50, 16),
-        w=random_weight(generator, 16, 8),
-        one=np.float32(1),
-        penalty=np.float32(-10000),
-    )

@@ -29,7 +29,6 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
     "gated": small_models.gated,
     "masked rows": small_models.masked_rows,
     "clipped": small_models.clipped,
-    "penalised": small_models.penalised,
 }
 
 
@@ -102,7 +101,6 @@ def test_rounding_in_another_order_is_right(name):
         ("embedding", "w"),
         ("masked rows", "w"),
         ("clipped", "w"),
-        ("penalised", "w"),
     ],
 )
 @pytest.mark.parametrize("change", [scaled, swapped])
