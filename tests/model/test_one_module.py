@@ -1,6 +1,5 @@
 """Modules of one model's shapes in one: kernels and weights are there once."""
 
-import numpy as np
 import pytest
 
 from fewtune.model.one_module import one_module
@@ -11,7 +10,7 @@ from fewtune.task.analysis import calls_by_function, model_functions
 from fewtune.task.extract import extract_tasks
 from fewtune.tvm_compat.values import is_constant
 from tests import tiny_models
-from tests.made.compiled import compiled, lowered
+from tests.made.compiled import lowered
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +31,6 @@ def weights(module):
     for name in model_functions(module):
         relax.analysis.post_order_visit(module[name], take)
     return [(each.value.numpy().shape, each.value.numpy().tobytes()) for each in found]
-
-
-def test_each_shape_computes_what_it_did_alone(modules):
-    joined, _ = one_module(modules)
-    both = compiled(joined, host_target(1))
-    for function, module, batch in zip(["main", "main_1"], modules, [2, 1], strict=True):
-        alone = compiled(module, host_target(1))
-        given = [np.random.default_rng(0).normal(size=(batch, 3, 16, 16)).astype("float32")]
-        (found,), (expected,) = both.at(function).outputs(given), alone.outputs(given)
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_weights_are_there_once_and_kernels_keep_their_calls(modules):

@@ -83,15 +83,6 @@ def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path):
     assert not check(path, dimensions={"?": 2}).ok
 
 
-def test_weights_that_are_nan_are_named(tmp_path):
-    shift = np.array([0, np.nan, 1, 2], np.float32)
-    model = model_of("(float[1,4] x) => (float[1,4] y) {y = Add (x, shift)}", shift=shift)
-    report = check(saved(model, tmp_path))
-    assert not report.ok
-    assert "shift" in report.reason
-    assert "NaN" in report.reason
-
-
 def test_the_command_has_the_exit_code_of_run(tmp_path, capsys):
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
     path.write_bytes(path.read_bytes()[:100])

@@ -9,7 +9,6 @@ from onnx import TensorProto, helper, numpy_helper
 from fewtune.errors import InputError
 from fewtune.model.light import light_model
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import parameter_count, static_shape
 from fewtune.onnx_graph.simplify import inferred, simplify, slimmed
@@ -163,20 +162,6 @@ def test_constants_get_full_rank_and_become_the_second_operand():
 def test_an_operator_set_too_old_for_onnxruntime_is_refused():
     with pytest.raises(InputError, match="operator set 6, and onnxruntime runs 7"):
         bind_shapes(model_of("output = Relu (input)", opset=6), {}, {})
-
-
-# Converters leave functions at the operator set that they were written in.
-@pytest.mark.parametrize("opset", [tiny_models.OPSET, tiny_models.OPSET - 2])
-def test_local_functions_are_inlined(opset, tmp_path):
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17, "local": 1]>
-        calling (float[4] input) => (float[] output) {{output = local.Twice (input)}}
-        <domain: "local", opset_import: ["": {opset}]>
-        Twice (x) => (y) {{y = Add (x, x)}}"""
-    )
-    onnx.save(model, tmp_path / "model.onnx")
-    model, _ = checked_file(tmp_path / "model.onnx", frozenset())
-    assert operators(simplified(model)) == {"Add": 1}
 
 
 def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):

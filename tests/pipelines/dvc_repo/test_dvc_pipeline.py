@@ -119,16 +119,22 @@ def test_a_second_clone_has_nothing_to_do_after_a_pull(repository, clone):
 
 LOAD = """
 import sys
-import mlflow
+import mlflow.pyfunc
 import numpy as np
+import onnxruntime
 mlflow.set_tracking_uri("sqlite:///mlflow.db")
 # Measured beside other tests, a result may be a disturbed one, which becomes no champion.
 mlflow.MlflowClient().set_registered_model_alias("tiny", "champion", "1")
+before = set(sys.modules)
 model = mlflow.pyfunc.load_model("models:/tiny@champion")
-given = {t.name: np.zeros(t.shape, t.type) for t in model.metadata.signature.inputs}
-names = [t.name for t in model.metadata.signature.outputs]
-assert list(model.predict(given)) == names
-assert "tvm" not in sys.modules
+random = np.random.default_rng(0)
+given = {t.name: random.random(t.shape, t.type) for t in model.metadata.signature.inputs}
+found = model.predict(given)
+assert not {"tvm", "pydantic_core", "fewtune.pipelines"} & set(sys.modules) - before
+session = onnxruntime.InferenceSession("models/tiny/model.onnx")
+assert list(found) == [output.name for output in session.get_outputs()]
+for actual, wanted in zip(found.values(), session.run(None, given)):
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
 """
 
 
@@ -136,4 +142,5 @@ def test_real_results_are_recorded_and_loaded(clone, template):
     # MLflow's tables are there: it takes seconds to make them.
     shutil.copy(template, clone.root / "mlflow.db")
     clone.fewtune("record")
-    clone.run(sys.executable, "-c", LOAD)
+    # This project's code is not on the path.
+    clone.run("env", "-u", "PYTHONPATH", sys.executable, "-c", LOAD)
