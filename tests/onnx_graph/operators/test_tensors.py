@@ -2,36 +2,22 @@
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators.expand import EARLY, expand
-from tests.expanded_models import assert_node, assert_same
-from tests.tiny_models import make_model
+from tests.expanded_models import assert_node, normal
 
-
-def model_of(node, data, constants, opset=17):
-    return make_model([node], {"x": list(data.shape)}, {"y": None}, constants, opset)
-
-
-def normal(*shape):
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def reversing(lengths):
-    node = helper.make_node(
-        "ReverseSequence", ["x", "lengths"], ["y"], "reverse", batch_axis=1, time_axis=0
-    )
-    return model_of(node, normal(4, 3, 2), {"lengths": np.array(lengths)})
+AXES = {"batch_axis": 1, "time_axis": 0}
 
 
 def test_an_axis_is_reversed():
-    assert_same(reversing([4, 4, 4]), {"x": normal(4, 3, 2)})
+    inputs = [normal(4, 3, 2), np.array([4, 4, 4])]
+    assert_node("ReverseSequence", inputs, domain="", constants=(1,), **AXES)
 
 
 def test_sequences_of_different_lengths_are_refused_by_name():
-    with pytest.raises(InputError, match="ReverseSequence node 'reverse' reverses sequences"):
-        expand(reversing([4, 2, 3]), EARLY)
+    inputs = [normal(4, 3, 2), np.array([4, 2, 3])]
+    with pytest.raises(InputError, match="ReverseSequence node 'node' reverses sequences"):
+        assert_node("ReverseSequence", inputs, domain="", constants=(1,), **AXES)
 
 
 def test_a_split_with_an_empty_part_is_refused_by_name():
