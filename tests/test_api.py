@@ -20,6 +20,7 @@ from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
 from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models
+from tests.made.command import python
 from tests.quantized_models import quantized_network
 from tests.waiting import until
 
@@ -220,9 +221,7 @@ def test_a_limit_of_a_files_size_is_the_machines_fault(model, tmp_path):
         f"try: fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})\n"
         "except MachineError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    exit_code, sentence = done.stdout.strip().splitlines()
+    exit_code, sentence = python(code).stdout.strip().splitlines()
     assert exit_code == "3"
     assert "file too large; raise the limit" in sentence
 

@@ -1,4 +1,4 @@
-"""Commands of fewtune that stay: servers in a process group of their own."""
+"""Processes of tests: Python that runs a text, and commands of fewtune that stay."""
 
 import os
 import signal
@@ -23,4 +23,15 @@ def started(root: Path, *arguments: str, **environment: str) -> subprocess.Popen
         start_new_session=True,
         # Tests that run in the background may have interrupts ignored from the start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a text in a Python of its own, which imports what this one does."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )

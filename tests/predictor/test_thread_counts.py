@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from fewtune.predictor import shipped
-from fewtune.predictor.feature_names import OF_CORES, OF_POINTS, with_cores
+from fewtune.predictor.feature_names import OF_POINTS, with_cores
 from fewtune.predictor.predictor import consensus_for, extrapolated, predictor_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.training_samples import Sampled, read_samples, write_samples
 from fewtune.runtime.tvm import tvm
 
 CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
@@ -61,16 +60,3 @@ def test_beyond_what_was_learnt_is_extrapolated_and_said_so(tmp_path, monkeypatc
     # Of two, those that know two alone are asked as well.
     assert "for 4 its" in extrapolated(Pretrained.read(shipped()[0]), target(4))
     assert not extrapolated(Pretrained.read(shipped()[0]), target(2))
-
-
-def test_samples_kept_before_are_of_their_number_of_threads(tmp_path):
-    rows = parted([1, 2, 3], 2)
-    write_samples(tmp_path / "new.npz", [Sampled("a", TaskSamples(rows, np.ones(3)))], CONDITIONS)
-    with np.load(tmp_path / "new.npz", allow_pickle=False) as stored:
-        content = dict(stored)
-    told = str(content["conditions"]).replace(", " + ", ".join(f'"{x}"' for x in OF_CORES), "")
-    content |= {"conditions": np.array(told), "features": rows[:, : len(OF_POINTS)]}
-    np.savez(tmp_path / "old.npz", **content)
-    for name in ("new.npz", "old.npz"):
-        ((_, samples),), _ = read_samples(tmp_path / name)
-        np.testing.assert_array_equal(samples.features, rows)

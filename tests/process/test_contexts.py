@@ -1,7 +1,6 @@
 """Contexts: one that blocks share, and the collector as it was before an import."""
 
-import subprocess
-import sys
+from tests.made.command import python
 
 ENDING = """
 import atexit, gc
@@ -18,7 +17,4 @@ del left
 
 
 def test_a_process_that_ends_collects_once_and_scans_no_more():
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True
-    )
-    assert ended.stdout == "collected\nTrue True\n"
+    assert python(ENDING).stdout == "collected\nTrue True\n"

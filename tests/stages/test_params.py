@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from ruamel.yaml import YAML
 from fewtune.errors import InputError
 from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, SECTIONS, load_all, load_section
 from fewtune.stages.paths import Places
+from tests.made.command import python
 
 PROJECT = Path(__file__).parents[2]
 
@@ -143,6 +142,4 @@ def test_checking_the_file_loads_no_compiler(params):
         "load_all(pathlib.Path(sys.argv[1]));"
         "print([m for m in ('tvm', 'onnx', 'onnxruntime', 'sklearn', 'sympy') if m in sys.modules])"
     )
-    command = [sys.executable, "-c", heavy, str(params)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert python(heavy, str(params)).stdout == "[]\n"

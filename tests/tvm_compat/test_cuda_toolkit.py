@@ -1,14 +1,12 @@
 """CUDA as TVM looks for it, laid out from folders that are not as TVM expects them."""
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fewtune.tvm_compat import cuda_toolkit
+from tests.made.command import python
 
 USE = """
 import os
@@ -37,15 +35,8 @@ def driver(tmp_path):
 
 
 def found(driver: str, cuda_path: Path, cache: Path) -> Path:
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": driver,
-        "CUDA_PATH": str(cuda_path),
-        "XDG_CACHE_HOME": str(cache),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, "-c", USE]
-    return Path(subprocess.check_output(command, env=environment, text=True).strip())
+    paths = {"CUDA_PATH": str(cuda_path), "XDG_CACHE_HOME": str(cache)}
+    return Path(python(USE, LD_LIBRARY_PATH=driver, **paths).stdout.strip())
 
 
 def test_a_toolkit_as_tvm_expects_it_is_taken_as_it_is(tmp_path, driver):

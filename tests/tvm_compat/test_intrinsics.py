@@ -2,12 +2,11 @@
 
 import inspect
 import platform
-import subprocess
-import sys
 
 import pytest
 
 from fewtune.tvm_compat.intrinsics import frames_without_source
+from tests.made.command import python
 
 LIGHTLY = "from fewtune.runtime.tvm import register_own_intrinsics; register_own_intrinsics()"
 AS_TVM = "import fewtune.runtime.tvm, tvm.s_tir.tensor_intrin.{family}"
@@ -27,12 +26,8 @@ print(inspect.stack()[0].function)
 def test_they_are_what_tvm_itself_registers():
     family = "x86" if platform.machine() == "x86_64" else "arm_cpu"
     module = f"\nimport tvm.s_tir.tensor_intrin.{family} as m"
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", way + module + TOLD], capture_output=True, text=True, check=True
-        ).stdout
-        for way in (LIGHTLY, AS_TVM.format(family=family))
-    ]
+    ways = (LIGHTLY, AS_TVM.format(family=family))
+    found = [python(way + module + TOLD).stdout for way in ways]
     assert found[0] == found[1]
     assert len(found[0].splitlines()) > 2
 
@@ -40,7 +35,7 @@ def test_they_are_what_tvm_itself_registers():
 @pytest.mark.slow
 def test_intrinsics_of_other_devices_are_not_parsed():
     script = "import sys; from fewtune.runtime.tvm import ms; print(*sys.modules)"
-    loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    loaded = python(script).stdout.split()
     package = "tvm.s_tir.tensor_intrin"
     assert [name for name in loaded if name.startswith(package)] == [package]
 

@@ -1,8 +1,6 @@
 """What TVM says to its developers does not reach a user's terminal; all else does."""
 
-import os
-import subprocess
-import sys
+from tests.made.command import python
 
 SCRIPT = """
 import os, sys
@@ -18,20 +16,9 @@ if sys.argv[1] == "open":
 """
 
 
-def said(standard_error: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, standard_error],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stderr
-
-
 def test_only_noise_is_left_out():
-    assert said("open") == "Warning: of something else\nby Python\nafter\n"
+    assert python(SCRIPT, "open").stderr == "Warning: of something else\nby Python\nafter\n"
 
 
 def test_a_process_without_standard_error_goes_on():
-    assert said("closed") == ""
+    assert python(SCRIPT, "closed").stderr == ""

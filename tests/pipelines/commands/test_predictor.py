@@ -1,16 +1,12 @@
 """Training the predictor from tuning logs: what is learnt, what is held out, and how good it is."""
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fewtune.pipelines import cli
 from fewtune.pipelines.commands import predictor
-from fewtune.predictor.feature_names import OF_POINTS, with_cores
-from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.training_samples import Sampled, write_samples
+from fewtune.predictor.pretrained import Pretrained
 from fewtune.search.practice import Tuned, learnable_of
 from fewtune.stages.paths import Places
 from fewtune.task.extract import write_tasks
@@ -68,29 +64,3 @@ def test_predictors_are_listed_and_described(capsys):
     assert json.loads(capsys.readouterr().out)["lanes"] == 16
     assert cli.main(["predictor", "info", "nobody"]) == 2
     assert "there is no predictor nobody: give epyc" in capsys.readouterr().err
-
-
-def test_samples_of_two_numbers_of_threads_are_learnt_together(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = np.random.default_rng(0).random((24, len(OF_POINTS))).astype("float32")
-    command = [
-        "predictor",
-        "train",
-        "--output",
-        "both",
-        "--most-trials",
-        "30",
-    ]
-    for threads in (1, 2):
-        target = {"kind": "llvm", "mcpu": "znver5", "num-cores": threads}
-        known = {"device": "a CPU", "target": target, "tvm": "0.27", "lanes": 16}
-        samples = TaskSamples(with_cores(rows, threads), 1e-3 + rows[:, 0])
-        task = Sampled("('conv2d', '[[1, 8], [8, 8]]')", samples)
-        write_samples(Path(f"{threads}.npz"), [task], {**known, "threads": threads})
-        command += ["--samples", f"{threads}.npz"]
-    assert cli.main(command) == 0
-    told = json.loads(Path("both.json").read_text())
-    assert (told["threads"], told["thread_counts"]) == (2, [1, 2])
-    assert told["trials"] == 24
-    table = predictor.predictor_table([Path("both")])
-    assert table.rows[0][table.headings.index("threads")] == "1, 2"

@@ -1,14 +1,12 @@
 """What is printed of results says where they are, and whether MLflow has them."""
 
-import subprocess
-import sys
-
 import pytest
 
 from fewtune.pipelines.checkout.results import read_results
 from fewtune.pipelines.commands.show import show_results
 from fewtune.pipelines.records.recorded import remember
 from tests.made.checkout import FULL, SELECTIVE, Checkout
+from tests.made.command import python
 
 
 def shown(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> str:
@@ -40,5 +38,4 @@ def test_a_command_that_has_a_model_checked_loads_little_itself():
         "import sys, fewtune.pipelines.commands.models;"
         "print([m for m in ('tvm', 'onnx', 'numpy', 'networkx', 'dvc') if m in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    assert python(asked).stdout == "[]\n"
