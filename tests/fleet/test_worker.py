@@ -16,6 +16,7 @@ from fewtune.tuning.child_process import MeasuringJob, packed
 from fewtune.tuning.job import Work
 from fewtune.tuning.tune import TuneWork
 from tests import tuned_tiny
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,9 @@ def test_two_workers_of_a_host_take_turns():
     asking = threading.Thread(target=lambda: answers.append(carry_out("turns", whole())))
     with device_lock("cpu", "another worker of this host"):
         asking.start()
-        asking.join(1.0)
+        # It waits for the lock, which this process holds.
+        until(lambda: "turns" in sessions)
+        asking.join(0.5)
         assert not answers
     asking.join()
     assert answers[0].kind == "batch"

@@ -4,7 +4,6 @@ import fcntl
 import json
 import multiprocessing
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,12 +21,11 @@ from fewtune.machine import device_lock
 
 DEVICE = "test"
 HOLD = """
-import sys, time
+import sys
 from fewtune.machine.device_lock import device_lock
 with device_lock("test", sys.argv[1], poll_s=0.02):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-    print("let go", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -38,14 +36,14 @@ def own_lock_folder(tmp_path, monkeypatch):
 
 
 @contextmanager
-def another_process(purpose: str, seconds: float) -> Iterator[subprocess.Popen]:
-    command = [sys.executable, "-c", HOLD, purpose, str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def another_process(purpose: str) -> Iterator[subprocess.Popen]:
+    """One that takes the device, and lets it go when its standard input ends."""
+    command, pipe = [sys.executable, "-c", HOLD, purpose], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_until_held(process: subprocess.Popen) -> None:
@@ -63,22 +61,26 @@ def test_a_free_device_is_taken_in_silence():
 
 def test_a_second_run_waits_and_says_once_for_what():
     said: list[str] = []
-    with another_process("tune tiny (selective)", 0.5) as holder:
+    with another_process("tune tiny (selective)") as holder:
         wait_until_held(holder)
-        with device_lock.device_lock(DEVICE, "benchmark other", said.append, poll_s=0.02):
-            assert select.select([holder.stdout], [], [], 0)[0], "it was not waited for"
-            assert holder.wait(timeout=5) == 0
+
+        def let_go(line: str) -> None:
+            said.append(line)
+            holder.stdin.close()
+
+        with device_lock.device_lock(DEVICE, "benchmark other", let_go, poll_s=0.02):
+            assert holder.wait(timeout=120) == 0
     assert len(said) == 1
     assert said[0].startswith("benchmark other: waiting for test, which is busy: ")
     assert f"tune tiny (selective) (process {holder.pid}, since 20" in said[0]
 
 
 def test_a_killed_holder_lets_go():
-    with another_process("tune tiny", 30) as holder:
+    with another_process("tune tiny") as holder:
         wait_until_held(holder)
         holder.send_signal(signal.SIGKILL)
         with device_lock.device_lock(DEVICE, "benchmark", poll_s=0.02):
-            assert holder.wait(timeout=5) == -signal.SIGKILL
+            assert holder.wait(timeout=120) == -signal.SIGKILL
 
 
 def test_a_forked_child_does_not_keep_the_lock():
@@ -86,7 +88,7 @@ def test_a_forked_child_does_not_keep_the_lock():
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
         child.start()
     try:
-        with another_process("benchmark", 0) as second:
+        with another_process("benchmark") as second:
             wait_until_held(second)
         assert child.is_alive()
     finally:
@@ -120,8 +122,7 @@ def test_users_exclude_each_other(monkeypatch):
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o1777)
     monkeypatch.setenv("FEWTUNE_LOCK_FOLDER", str(folder))
-    said: list[str] = []
-    with another_process("tune of root", 1.0) as holder:
+    with another_process("tune of root") as holder:
         wait_until_held(holder)
         context = multiprocessing.get_context("fork")
         answers = context.SimpleQueue()
@@ -135,12 +136,13 @@ def test_users_exclude_each_other(monkeypatch):
             except BlockingIOError:
                 answers.put("held")
             os.close(descriptor)
-            with device_lock.device_lock(DEVICE, "tune of nobody", said.append, poll_s=0.02):
-                answers.put(said[0])
+            with device_lock.device_lock(DEVICE, "tune of nobody", answers.put, poll_s=0.02):
+                pass
 
         other = context.Process(target=as_nobody)
         other.start()
         assert answers.get() == "held"
         assert "tune of root" in answers.get()
+        holder.stdin.close()
         other.join()
     shutil.rmtree(folder)

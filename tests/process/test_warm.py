@@ -60,7 +60,7 @@ def test_it_ends_as_python_would(warm, what, code):
 def test_an_interrupt_ends_what_was_forked_as_it_ends_python(warm):
     asked, pid = start(warm)
     os.kill(pid, signal.SIGINT)
-    assert asked.wait(10) == -signal.SIGINT
+    assert asked.wait(120) == -signal.SIGINT
     gone(pid)
 
 
@@ -77,9 +77,9 @@ def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path):
         connection, _ = busy.accept()
         with connection:
             asking.send_signal(signal.SIGINT)
-            code = asking.wait(30)
+            code = asking.wait(120)
         # Until the connection is closed, the streams that were sent along it stay open.
-        errors = asking.communicate(timeout=30)[1]
+        errors = asking.communicate(timeout=120)[1]
     assert (code, errors) == (-signal.SIGINT, b"")
 
 
@@ -90,7 +90,7 @@ def test_it_outlives_a_process_and_a_caller_that_end_in_one_moment(warm):
     os.kill(pid, signal.SIGKILL)
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     asked.kill()
-    asked.wait(10)
+    asked.wait(120)
     server.resume()
     subprocess.run([child_python(), "-m", "probe", "well"], cwd=warm, check=True)
     assert server.is_running()
@@ -100,7 +100,7 @@ def test_it_outlives_a_process_and_a_caller_that_end_in_one_moment(warm):
 def test_python_itself_does_what_an_ended_warm_process_no_longer_does(warm):
     asked, pid = start(warm)
     psutil.Process(pid).parent().send_signal(signal.SIGHUP)
-    asked.wait(10)
+    asked.wait(120)
     until(lambda: child_python() == sys.executable)
 
 
@@ -108,7 +108,7 @@ def test_python_itself_does_what_an_ended_warm_process_no_longer_does(warm):
 def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
     asked, pid = start(warm)
     asked.send_signal(number)
-    asked.wait(10)
+    asked.wait(120)
     gone(pid)
 
 
@@ -128,4 +128,4 @@ def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def gone(pid: int) -> None:
-    until(lambda: not psutil.pid_exists(pid), 10)
+    until(lambda: not psutil.pid_exists(pid))

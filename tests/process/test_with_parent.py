@@ -29,7 +29,7 @@ def test_a_server_ends_with_the_command_that_was_killed():
         assert server.cmdline()[-4:] == ["http.server", "0", "--bind", "127.0.0.1"]
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-        until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
+        until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
     finally:
         starter.kill()
 

@@ -53,7 +53,7 @@ def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path, killed):
         victim = starter.pid if killed == "run" else stage.ppid()
         os.kill(victim, signal.SIGKILL)
         # As one that is interrupted: what it had begun is tidied up.
-        stage.wait(60)
+        stage.wait(120)
         assert Path(f"{note}.tidied").exists()
     finally:
         starter.kill()
