@@ -143,6 +143,6 @@ def test_users_exclude_each_other(monkeypatch):
         other.start()
         assert answers.get() == "held"
         assert "tune of root" in answers.get()
-        holder.stdin.close()
+        holder.kill()
         other.join()
     shutil.rmtree(folder)
