@@ -117,7 +117,6 @@ def test_arrays_that_lie_otherwise_are_taken(made):
     ("names", "feed", "complaint"),
     [
         (None, {"x": X}, r"inputs \['x'\] were given, and the model takes \['ids', 'x'\]"),
-        (None, {**FEED, "z": X}, "were given, and the model takes"),
         (["none"], FEED, "no output 'none': it has twice, rows, same, table"),
         (None, {**FEED, "x": X.astype("float64")}, r"takes float32, .* float64 .* astype"),
         (None, {**FEED, "x": X.astype(">f4")}, "takes float32, and an array of >f4"),
@@ -126,10 +125,7 @@ def test_arrays_that_lie_otherwise_are_taken(made):
         (None, {**FEED, "ids": np.array([0, 1, 10])}, "values from 0 to 10: .* -10 to 9"),
         (None, {**FEED, "ids": np.array([0, -11, 1])}, "values from -11 to 1"),
         (None, {**FEED, "ids": [0, 1, 2.5]}, "takes an array of int64"),
-        (None, {**FEED, "ids": [0, 1, 2**70]}, "takes an array of int64"),
         (None, {**FEED, "ids": ["a", "b", "c"]}, "takes an array of int64"),
-        (None, {**FEED, "ids": None}, "takes an array of int64"),
-        (None, {**FEED, "x": np.array([object()])}, "takes float32"),
     ],
 )
 def test_what_does_not_fit_is_refused(made, names, feed, complaint):

@@ -103,13 +103,11 @@ def test_model_that_is_not_registered(models):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("light: squeezenet\nsede: 0\n", "sede"),
         ("light: squeezenet\nfile: model.onnx\n", "one of light and file"),
         ("", "one of light and file"),
         ("file: ../model.onnx\n", "beside model.yaml"),
         ("light: squeezenet\nseed: -1\n", "seed"),
         ("light: [\n", "not valid YAML"),
-        ("- light\n", "dictionary|object"),
         ("light: squeezenet\nshapes: {data_0: [-1]}\n", "shapes.data_0.0"),
     ],
 )

@@ -68,11 +68,6 @@ def test_a_child_that_is_interrupted_interrupts_its_parent(kept, number, raised)
     assert ended.type is raised
 
 
-def test_a_full_disk_is_the_machines_fault():
-    with pytest.raises(MachineError, match="model.so: no space left on device; free some space"):
-        run_apart(Ends(how="disk"))
-
-
 def test_a_crash_on_a_full_disk_is_the_machines_fault(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     with pytest.raises(MachineError, match="no space left on device; free some space"):

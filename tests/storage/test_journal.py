@@ -157,15 +157,10 @@ def test_what_is_no_event_is_damage(tmp_path, event):
     [
         {"run_s": [-1.0]},
         {"run_s": [float("nan")]},
-        {"run_s": [float("inf")]},
-        {"run_s": [0.0]},
         {"run_s": []},
-        {"run_s": "fast"},
         {"run_s": [True]},
-        {"checked": 1},
         {"more": 1},
         {"trace": {}},
-        {"trace": []},
         {"trace": [[["GetLoops", ["b0"], [], ["l1"]]], []]},
         {"trace": [[["GetSBlock", [], ["conv", "main"]]], []]},
         {"trace": [[], [[0, 1]]]},
@@ -215,7 +210,6 @@ ROUND: dict[str, Any] = {
     [
         ({"finals": {"conv": {**FINAL, "chosen": 2}}}, r"finals\.conv: .*took part"),
         ({"finals": {"conv": {**FINAL, "medians_s": [[1.0]]}}}, r"finals\.conv: .*took part"),
-        ({"finals": {"conv": {**FINAL, "medians_s": []}}}, r"finals\.conv: .*took part"),
         ({"finals": {"conv": {**FINAL, "gain_s": float("nan")}}}, r"finals\.conv\.gain_s"),
         ({"by_task": {"conv": [{"trace": [], "run_s": [1.0]}]}}, r"by_task\.conv\.0\.trace"),
         ({"donors": {}}, ".*not every trial has a donor"),
