@@ -47,7 +47,7 @@ def make(root: Path) -> Path:
     # As `dvc init` does, which takes seconds.
     (root / ".dvc").mkdir(parents=True)
     (root / ".dvc" / "config").touch()
-    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/.dvc/tmp\n/.dvc/cache\n")
+    (root / ".gitignore").write_text("/out/\n/ready/\n/.fewtune/\n/.dvc/tmp\n/.dvc/cache\n")
     (root / "params.yaml").write_bytes((DATA / "parameters.yaml").read_bytes())
     (root / "dvc.yaml").write_text(PIPELINE)
     (root / "steps.py").write_text(STEPS)

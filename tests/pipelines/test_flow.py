@@ -50,7 +50,7 @@ def harness(root):
     # Its server takes four seconds to load, which each process that collects tests would spend.
     from prefect.testing.utilities import prefect_test_harness
 
-    with warm_process(root), prefect_test_harness(server_startup_timeout=180):
+    with warm_process(root), prefect_test_harness(server_startup_timeout=600):
         yield
 
 

@@ -89,7 +89,6 @@ def _prefect(root: Path, environment: dict[str, str], *arguments: str) -> str:
 def test_a_worker_runs_the_flow_in_a_clone_of_its_own(environment, tmp_path):
     """Not in the one from which it was deployed; both know the same servers."""
     first = small_pipeline.make(tmp_path / "first")
-    (first / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n")
     ask(environment, "work_pools/", {"name": "shared", "type": "process"})
     described = (PROJECT / "prefect.yaml").read_text().replace("name: local", "name: shared")
     (first / "prefect.yaml").write_text(described)

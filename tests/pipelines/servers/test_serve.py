@@ -17,7 +17,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 90
+PATIENCE_S = 300
 
 
 @pytest.fixture(scope="module")
