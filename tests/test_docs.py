@@ -30,22 +30,18 @@ def test_a_generated_page_is_up_to_date(generator, monkeypatch):
     assert made.PAGE.read_text() == made.page()
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere_and_files_that_pages_name_exist():
+    named = re.compile(r"`((?:fewtune|stages|pipelines|benchmarks|examples|docs)/[\w/]+\.\w+)`")
     for page in PAGES:
-        prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        text = page.read_text()
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_files_that_pages_name_exist():
-    named = re.compile(r"`((?:fewtune|stages|pipelines|benchmarks|examples|docs)/[\w/]+\.\w+)`")
-    for page in PAGES:
         # Results and changes name what there was then.
-        if page.parent.name == "results" or page.name == "CHANGELOG.md":
-            continue
-        for path in named.findall(page.read_text()):
-            assert (PROJECT / path).exists(), f"{page.name} names {path}"
+        if page.parent.name != "results" and page.name != "CHANGELOG.md":
+            for path in named.findall(text):
+                assert (PROJECT / path).exists(), f"{page.name} names {path}"
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:

@@ -5,8 +5,6 @@ import os
 import pytest
 
 from fewtune.machine import host
-from fewtune.report.tables import comparisons_markdown, stolen_lines
-from tests.made import results as made
 
 
 @pytest.fixture
@@ -41,20 +39,3 @@ def test_what_others_take_beyond_spare_cores_is_measured(stat, monkeypatch, thre
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2})
     stat.write_text("cpu0 800 0 100 50 0 0 100 100 0 0\ncpu2 500 100 0 9 0 0 0 100 0 0\n")
     assert neighbours.taken_cores() == pytest.approx(taken)
-
-
-def test_a_comparison_tells_what_is_enough_to_be_seen():
-    quiet, busy = (
-        made.comparison(name).model_copy(
-            update={
-                "full_tuning_stolen_pct": 0.4,
-                "selective_tuning_stolen_pct": selective,
-                "measuring_stolen_pct": 0.2,
-            }
-        )
-        for name, selective in (("quiet", 0.9), ("busy", 12.0))
-    )
-    assert stolen_lines([quiet, made.comparison("older")]) == []
-    (line,) = stolen_lines([quiet, busy])
-    assert line.endswith(": busy 0.4 / 12.0 / 0.2.")
-    assert line in comparisons_markdown([quiet, busy]).splitlines()

@@ -43,7 +43,7 @@ def tvm_json(config: dict) -> str:
     return str(tvm.target.Target(config))
 
 
-@pytest.mark.parametrize("mcpu", ["neoverse-n1", "cortex-a72", "generic"])
+@pytest.mark.parametrize("mcpu", ["neoverse-n1", "generic"])
 @pytest.mark.parametrize(
     "module",
     [

@@ -116,15 +116,6 @@ def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(scheduled, sp
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_idle_costs_nothing(pool, good):
-    before = pool.handles[0].pid
-    kill(pool.handles[0])
-    (result,) = pool.build([good])
-    assert isinstance(result, Built)
-    assert pool.handles[0].pid != before
-
-
-@pytest.mark.slow
 def test_a_worker_killed_while_building_costs_one_candidate(pool, good, monkeypatch):
     (earlier,) = pool.build([good])
     handle = pool.handles[0]
