@@ -19,7 +19,6 @@ from fewtune.deploy.session import InferenceSession, SessionOptions
 from fewtune.errors import InputError, MachineError
 from tests.made import libraries
 from tests.made.libraries import own_threads
-from tests.runtime.test_linking import moved, unlinked
 
 PROJECT = Path(__file__).parent.parent.parent
 GENERATOR = np.random.default_rng(0)
@@ -182,6 +181,15 @@ def test_what_tvm_cannot_load_is_said(tmp_path):
     path.write_bytes(content + libraries.tail(told))
     with pytest.raises(InputError, match="TVM cannot load .*: compile it again"):
         InferenceSession(path)
+
+
+def unlinked(path: Path) -> None:
+    path.unlink()
+
+
+def moved(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("old"))
+    path.parent.mkdir()
 
 
 @pytest.mark.parametrize("replace", [unlinked, moved])

@@ -6,7 +6,6 @@ import psutil
 import pytest
 
 from fewtune.artifacts import Fingerprint, ShareReport, TuneReport
-from fewtune.benchmark.board import BoardVariants
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.rpc_board import ANSWER_S, BoardAddress, ask_tracker, reserve
@@ -61,15 +60,6 @@ def test_both_boards_measure_at_once_and_are_let_go(at):
     assert not folder.exists()
     # Free again: a server takes the next session.
     assert reserve(BoardAddress.of(at)) is not None
-
-
-def test_boards_are_free_again_after_a_benchmark(at):
-    own = fingerprint(at)
-    measured = BoardVariants(tuned_tiny.imported(), {}, own).measure(2, 0.0)
-    assert [len(samples) for samples in measured.samples_s.values()] == [2]
-    board = Board(own)
-    with board.open():
-        assert board.parallel_tasks == 2
 
 
 def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fewtune.machine import host
-from fewtune.measure.measurer import module_specs
+from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
@@ -82,3 +82,19 @@ def test_rewriting_twice_leaves_what_was_there(threads, axis, shape, rewritten):
     assert np.array_equal(once[:, rewritten:], drawn[:, rewritten:])
     rewrite(slices)
     assert np.array_equal(tensor.numpy().reshape(shape), drawn)
+
+
+def test_weights_outgrow_half_the_cache():
+    tasks = tuned_tiny.tasks()
+    needed = cache_state.weights_bytes(tasks)
+    assert not cache_state.weights_outgrow_cache(tasks, 2 * needed)
+    assert cache_state.weights_outgrow_cache(tasks, 2 * needed - 1)
+
+
+def test_a_worker_measures_with_cold_weights():
+    module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
+    measurer = Measurer(tuned_tiny.pool(), cold_weights=True)
+    (outcome,) = measurer.measure([module], [module_specs(module)], [None])
+    assert outcome.cause is None
+    assert len(outcome.run_s) == 5
+    assert min(outcome.run_s) > 0
