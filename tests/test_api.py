@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 import fewtune
-from fewtune.artifacts import ImportReport
+from fewtune.artifacts import BenchmarkReport, ImportReport, TaskTable
 from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
 from fewtune.verify.session import run_onnxruntime
@@ -239,3 +239,51 @@ def test_a_quantized_network_is_tuned_and_right(tmp_path):
     (actual,) = fewtune.load(tuned.library)(**feeds).values()
     (expected,) = run_onnxruntime(network, feeds, 1)
     assert np.abs(actual - expected).max() <= np.abs(expected).max() / 100
+
+
+@pytest.fixture(scope="module")
+def dynamic(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shapes") / "small.onnx"
+    onnx.save(tiny_models.dynamic_model(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_shapes(dynamic):
+    return fewtune.tune(
+        dynamic,
+        {"one": {"input": (1, 3, 16, 16)}, "many": {"input": (4, 3, 16, 16)}},
+        paddable={"batch": 0},
+        trials=2,
+        out=dynamic.parent / "out",
+        options=QUICK,
+    )
+
+
+@pytest.mark.parametrize("batch", [4, 1, 3])
+def test_every_shape_runs_as_onnxruntime_does(dynamic, of_shapes, batch):
+    given = np.random.default_rng(batch).normal(size=(batch, 3, 16, 16)).astype("float32")
+    session = fewtune.InferenceSession(of_shapes.library)
+    expected = onnxruntime.InferenceSession(str(dynamic)).run(None, {"input": given})
+    np.testing.assert_allclose(
+        session.run(None, {"input": given})[0], expected[0], rtol=1e-4, atol=1e-5
+    )
+    served = "one: input=1x3x16x16" if batch == 1 else "many: input=4x3x16x16"
+    served += ", padded" * (batch == 3)
+    assert session.served_by == served
+
+
+def test_each_shape_is_measured_and_reported(of_shapes):
+    report = BenchmarkReport.read(of_shapes.directory / "benchmark")
+    shapes = [each.shapes for each in report.shapes]
+    assert shapes == ["many: input=4x3x16x16", "one: input=1x3x16x16"]
+    for each in report.shapes:
+        assert {"tuned", "onnxruntime"} <= each.variants.keys()
+        assert each.shapes in of_shapes.report
+    functions = ImportReport.read(of_shapes.directory / "import").functions
+    assert [each.function for each in functions] == ["main", "main_1"]
+    # The table of kernels is the largest shape's.
+    tasks = TaskTable.read(of_shapes.directory / "tasks").tasks
+    own = {task.name for task in tasks if not task.is_of_other_shape}
+    assert {row.task for row in report.kernels} == own
+    assert own < {task.name for task in tasks}

@@ -31,19 +31,20 @@ def sources(floor: str) -> list[Path]:
 
 
 @cache
-def imports_of(path: Path) -> list[ast.Import | ast.ImportFrom | str]:
-    """A file's import statements, and what it imports by ``import_module("...")``."""
-    found: list[ast.Import | ast.ImportFrom | str] = []
+def imported_names(path: Path) -> frozenset[str]:
+    """All that a file imports, in whatever way, by its full name."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found.append(node)
-        elif isinstance(node, ast.Call) and node.args:
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else None
-            called = node.func.id if isinstance(node.func, ast.Name) else called
-            first = node.args[0]
-            if called in ("import_module", "__import__") and isinstance(first, ast.Constant):
-                found.append(str(first.value))
-    return found
+        if isinstance(node, ast.Import):
+            names |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            names |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            if called in ("import_module", "__import__"):
+                names.add(str(node.args[0].value))
+    return frozenset(names)
 
 
 def floor_of(module: str) -> str:
@@ -53,16 +54,8 @@ def floor_of(module: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Floors and foreign packages that a file imports, in whatever way."""
-    names: set[str] = set()
-    for node in imports_of(path):
-        if isinstance(node, ast.Import):
-            names |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
-            names |= {f"{node.module}.{name.name}" for name in node.names}
-        else:
-            names.add(node)
+    """Floors and foreign packages that a file imports."""
+    names = imported_names(path)
     # A user may have packages of these names.
     assert not {name.split(".")[0] for name in names} & {"stages", "pipelines"}, path
     return {floor_of(name) for name in names}
@@ -175,15 +168,8 @@ def modules_of(floor: str) -> dict[str, Path]:
 
 def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
     """Those of the modules that a file imports."""
-    found: set[str] = set()
-    for node in imports_of(path):
-        if isinstance(node, ast.ImportFrom):
-            for name in node.names:
-                whole = f"{node.module}.{name.name}"
-                found.add(whole if whole in modules else str(node.module))
-        elif isinstance(node, ast.Import):
-            found |= {name.name for name in node.names if name.name in modules}
-    return found & modules.keys()
+    names = imported_names(path)
+    return {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
 
 
 def room_of(module: str) -> str:

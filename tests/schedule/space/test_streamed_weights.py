@@ -1,4 +1,4 @@
-"""Streamed weights, read from memory for few rows: the draws for them, and the cache flush."""
+"""What the prior draws: streamed weights read once, results written in order; the cache flush."""
 
 import math
 from functools import cache
@@ -100,3 +100,42 @@ def test_a_processor_without_that_instruction_has_the_older_one(monkeypatch):
     # It leaves out its first argument.
     assert [len(given) for given in flushed] == [2]
     assert all(each.same_as(tensor) for each in flushed[0])
+
+
+LAST = 2
+
+
+@cache
+def depthwise(plane: int) -> SearchSpace:
+    """A depthwise convolution of three rows, over 32 channels of a square plane."""
+    data = te.placeholder((plane + 2, plane, 32), name="data")
+    weights = te.placeholder((3, 32), name="weights")
+    row = te.reduce_axis((0, 3), name="row")
+    result = te.compute(
+        (plane, plane, 32),
+        lambda i, j, c: te.sum(data[i + row, j, c] * weights[row, c], axis=row),
+        name="result",
+    )
+    function = te.create_prim_func([data, weights, result])
+    return SearchSpace(tvm.IRModule({"main": function}), tuned_tiny.target())
+
+
+def channel_tiles(plane: int) -> list[tuple[int, ...]]:
+    """Tiles of the channels in drawn points."""
+    prior, random = Prior(depthwise(plane)), np.random.default_rng(0)
+    found = []
+    for _ in range(DRAWS):
+        point = prior.draw(random)
+        choices = depthwise(plane).programs[point.program].choices
+        for choice, decision in zip(choices, point.decisions, strict=True):
+            if choice.kind == TILE and choice.axis == LAST and isinstance(decision, tuple):
+                found.append(decision)
+    return found
+
+
+@pytest.mark.parametrize(("plane", "in_one_pass"), [(112, True), (28, False)])
+def test_channels_of_large_planes_are_written_in_one_pass(plane, in_one_pass):
+    tiles = channel_tiles(plane)
+    assert len(tiles) == DRAWS
+    assert all(math.prod(tile) == 32 for tile in tiles)
+    assert all(tile[0] == 1 for tile in tiles) == in_one_pass
