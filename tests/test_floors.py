@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5520, ("tests",): 18300}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5520, ("tests",): 17413}
 
 
 def code_lines(path: Path) -> int:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from fewtune.pipelines import cli
-from fewtune.pipelines.commands import predictor
 from fewtune.predictor.pretrained import Pretrained
 from fewtune.search.practice import Tuned, learnable_of
 from fewtune.stages.paths import Places
