@@ -35,6 +35,7 @@ from fewtune.onnx_graph.graph import (
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.operators.recurrent import UNROLLED, UNROLLED_WITHOUT_KERNEL, has_layers
 from fewtune.onnx_graph.quantized.lift import lift
+from fewtune.onnx_graph.quantized.tables import gather_bytes
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.rows import planes_of_rows
 from fewtune.onnx_graph.slice_products import join_slice_products
@@ -123,7 +124,7 @@ def with_light_layers(model: LightModel, steps: OptionalSteps | None = None) -> 
             result = planes_of_rows(result)
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):
-            result = lift(result)
+            result = lift(gather_bytes(result))
     else:
         result = lift(result, kernels=False)
     if steps.uses(_FOLDING):
