@@ -239,7 +239,7 @@ BUDGETS = {
     "bank": 340,
     "benchmark": 1065,
     "compile": 1023,
-    "deploy": 932,
+    "deploy": 944,
     "fleet": 508,
     "loose": 908,
     "machine": 622,
@@ -247,7 +247,7 @@ BUDGETS = {
     "model": 3567,
     "model_check": 234,
     "prediction": 363,
-    "onnx_graph": 4184,
+    "onnx_graph": 4223,
     "predictor": 790,
     "process": 923,
     "progress": 139,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 690,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5520, ("tests",): 17413}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3997, ("benchmarks",): 5520, ("tests",): 17483}
 
 
 def code_lines(path: Path) -> int:

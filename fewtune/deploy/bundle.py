@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from fewtune.deploy.note import Function, Note, read_note
+from fewtune.deploy.note import Function, Note, read_note, renew
 from fewtune.deploy.runtime import FFI, RUNTIME, VERSION, found
 from fewtune.errors import InputError, MachineError
 
@@ -24,6 +27,8 @@ from fewtune.deploy.session import InferenceSession, SessionOptions, load
 
 __all__ = ["InferenceSession", "SessionOptions", "load"]
 '''
+# Where a result has the latencies of its library, beside the library's folder.
+_MEASURED = Path("benchmark", "benchmark.json")
 # By package: those whose files a bundle copies, and the folder of their licenses.
 _LICENSED = {"fewtune": "fewtune", "apache-tvm": "tvm", "apache-tvm-ffi": "tvm-ffi"}
 
@@ -51,7 +56,7 @@ def bundle(library: str | Path, to: str | Path) -> Path:
         If TVM's runtime is not installed, or the disk refuses.
     """
     library, to = Path(library), Path(to)
-    note = read_note(library)
+    note = measured_note(library)
     if not note.runs_here:
         device = note.architecture if note.runs_on_cpu else "a GPU"
         raise InputError(
@@ -80,6 +85,32 @@ def bundle(library: str | Path, to: str | Path) -> Path:
     return to
 
 
+def measured_note(library: Path) -> Note:
+    """The note of a library, with its latencies if it lies in a result that was measured.
+
+    A library is compiled before it is measured, and later steps know it by its digest. So its own
+    note has no latencies; a bundle's copy has them.
+    """
+    note = read_note(library)
+    try:
+        report = json.loads((library.absolute().parents[1] / _MEASURED).read_text())
+        with library.open("rb") as stream:
+            is_of_it = hashlib.file_digest(stream, "sha256").hexdigest() == report["library_sha256"]
+        of_all = report.get("shapes") or [{"shapes": "", "variants": report["variants"]}]
+        latencies_ms = {
+            f"{shape['shapes']} {name}".strip(): float(stats["median_ms"])
+            for shape in of_all
+            for name, stats in shape["variants"].items()
+        }
+        told = report["conditions"]
+        text = f"{told['fingerprint']['device']}, {told['rounds']} rounds, {told['date']}"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return note
+    if not is_of_it:
+        return note
+    return replace(note, latencies_ms=latencies_ms, conditions={"measured": text})
+
+
 def _fill(folder: Path, library: Path, note: Note) -> None:
     here = Path(__file__).parent
     ffi, runtime, version = found()
@@ -96,6 +127,7 @@ def _fill(folder: Path, library: Path, note: Note) -> None:
     for name, source in copies.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
+    renew(folder / LIBRARY, note)
     # What was copied is whole, whatever happened to the library meanwhile.
     read_note(folder / LIBRARY)
     (folder / "lib" / VERSION).write_text(f"{version}\n")

@@ -205,15 +205,12 @@ def framed(text: bytes) -> bytes:
     return text + END.pack(hashlib.sha256(text).digest(), len(text), _MARK)
 
 
-def renewed(library: Path, note: Note, copy: Path) -> None:
-    """Copy a library with another note, such as one that has latencies."""
-    with library.open("rb") as stream, copy.open("xb") as written:
-        left = _note_in(stream, library)[1]
-        stream.seek(0)
-        while left and (chunk := stream.read(min(left, 1 << 20))):
-            written.write(chunk)
-            left -= len(chunk)
-        written.write(tail(note))
+def renew(library: Path, note: Note) -> None:
+    """Give a library another note, such as one that has latencies."""
+    with library.open("r+b") as stream:
+        stream.truncate(_note_in(stream, library)[1])
+        stream.seek(0, os.SEEK_END)
+        stream.write(tail(note))
 
 
 def require_runnable(library: Path) -> Note:

@@ -149,7 +149,6 @@ class Runtime:
         self.call_raw.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
         self.release = self._ffi.TVMFFIObjectDecRef
         self.release.argtypes = [ctypes.c_void_p]
-        self._functions: dict[str, Object] = {}
 
     def owned(self, handle: int) -> Object:
         """A reference that is given up when the result goes."""
@@ -161,15 +160,13 @@ class Runtime:
 
     def named(self, name: str) -> Object:
         """A function that TVM registers under a name."""
-        if name not in self._functions:
-            text, handle = name.encode(), ctypes.c_void_p()
-            buffer = ctypes.create_string_buffer(text)
-            key = _PAIR(ctypes.addressof(buffer), len(text))
-            self._ffi.TVMFFIFunctionGetGlobal(ctypes.byref(key), ctypes.byref(handle))
-            if not handle.value:
-                raise MachineError(f"TVM's runtime has no function {name!r}: install apache-tvm")
-            self._functions[name] = self.owned(handle.value)
-        return self._functions[name]
+        text, handle = name.encode(), ctypes.c_void_p()
+        buffer = ctypes.create_string_buffer(text)
+        key = _PAIR(ctypes.addressof(buffer), len(text))
+        self._ffi.TVMFFIFunctionGetGlobal(ctypes.byref(key), ctypes.byref(handle))
+        if not handle.value:
+            raise MachineError(f"TVM's runtime has no function {name!r}: install apache-tvm")
+        return self.owned(handle.value)
 
     def tensor(self, managed: ManagedTensor) -> Object:
         """A tensor whose memory, shape and struct the caller keeps."""

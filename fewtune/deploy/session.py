@@ -14,10 +14,12 @@ import numpy as np
 from fewtune.deploy.bound import DTYPES, Bound
 from fewtune.deploy.note import TYPES, Function, Note, Tensor, require_runnable
 from fewtune.deploy.runtime import Machine, TVMError, runtime
-from fewtune.deploy.shapes import Padded, Peer, Runs, padding_for
+from fewtune.deploy.shapes import Padded, Peer, padding_for
 from fewtune.errors import InputError, MachineError
 
 _ARRAYS = (np.ndarray, np.generic)
+# What serves a call.
+Runs = Bound | Padded | Peer
 
 
 class SessionOptions:
@@ -158,7 +160,7 @@ class InferenceSession:
         InputError
             If names, types, shapes or indices do not fit.
         """
-        return [given.copy() for given in self._run(output_names, input_feed)]
+        return [given.copy() for given in self.run_dlpack(output_names, input_feed)]
 
     def run_with(self, outputs: Mapping[str, Any], input_feed: Mapping[str, Any]) -> None:
         """Run the model once, into arrays that are there already.
@@ -201,11 +203,6 @@ class InferenceSession:
         ``from_dlpack``. No later call changes them. They are to be read only: the memory may be
         that of a weight of the model, or of another output.
         """
-        return self._run(output_names, input_feed)
-
-    def _run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
-    ) -> list[np.ndarray]:
         numbers = None if output_names is None else self._numbers(output_names)
         given = self._called(*self._checked(input_feed))
         return given if numbers is None else [given[number] for number in numbers]

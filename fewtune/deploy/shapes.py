@@ -6,22 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from fewtune.deploy.bound import Bound
 from fewtune.deploy.note import Function, Note, Tensor
 from fewtune.errors import InputError, MachineError, last_line
-
-
-class Runs(Protocol):
-    """A function that serves calls, and what names it."""
-
-    function: Function
-    text: str
-
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs for arrays that fit."""
 
 
 class Padding(NamedTuple):
@@ -68,13 +59,12 @@ class Padded:
 
     Parameters
     ----------
-    bound
-        The function, ready to run.
+    bound : Bound
     padding : Padding
     note : Note
     """
 
-    def __init__(self, bound: Runs, padding: Padding, note: Note) -> None:
+    def __init__(self, bound: Bound, padding: Padding, note: Note) -> None:
         self._bound, self._padding, self._note = bound, padding, note
         self.function = replace(
             bound.function, outputs=tuple(map(self._cut, bound.function.outputs))

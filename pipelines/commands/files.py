@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from fewtune.deploy.bundle import LIBRARY
+from fewtune.deploy.bundle import LIBRARY, measured_note
 from fewtune.deploy.bundle import bundle as write_bundle
-from fewtune.deploy.note import Note, Tensor, lacking_here, read_note
+from fewtune.deploy.note import Note, Tensor, lacking_here
 from fewtune.errors import InputError
 from fewtune.model.registration import RESERVED_NAMES, check_name
 from fewtune.pipelines.checkout.project import find_root
@@ -20,7 +20,7 @@ from fewtune.util.files import whole_directory
 
 def info(options: argparse.Namespace) -> int:
     """Print a library's note."""
-    note = read_note(Path(options.library))
+    note = measured_note(Path(options.library))
     if options.json:
         show_json(asdict(note))
         return 0
@@ -48,8 +48,7 @@ def _lines(note: Note) -> Iterator[tuple[str, str]]:
     yield "verified", f"beside onnxruntime: {', '.join(accuracy)}"
     for name, value in note.latencies_ms.items():
         yield "latency", f"{name} {value:.3g} ms"
-    for name, text in note.conditions.items():
-        yield name, text
+    yield from note.conditions.items()
 
 
 def _described(tensor: Tensor) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fewtune.deploy import note as notes
-from fewtune.deploy.note import framed, read_note, renewed, require_runnable
+from fewtune.deploy.note import framed, read_note, renew, require_runnable
 from fewtune.errors import FewtuneError, InputError, MachineError
 from fewtune.util.files import file_sha256
 from tests.made import libraries
@@ -21,11 +21,11 @@ def library(tmp_path):
     return libraries.library(tmp_path / "model.so")
 
 
-def test_a_library_says_what_it_is(library, tmp_path):
+def test_a_library_says_what_it_is(library):
     told = require_runnable(library)
     assert told == libraries.note(sha256=file_sha256(libraries.bare()))
-    renewed(library, libraries.note(sha256=told.sha256, model="other"), tmp_path / "copy.so")
-    assert read_note(tmp_path / "copy.so").model == "other"
+    renew(library, libraries.note(sha256=told.sha256, model="other"))
+    assert read_note(library).model == "other"
 
 
 def test_whatever_is_changed_is_refused(library, tmp_path):

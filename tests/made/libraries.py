@@ -89,6 +89,7 @@ def own_threads() -> set[int]:
 
 def library(path: Path, **changes: object) -> Path:
     """The library with its note, or a changed one, at a path."""
+    path.parent.mkdir(exist_ok=True)
     described = note(**{"sha256": file_sha256(bare()), **changes})
     path.write_bytes(bare().read_bytes() + tail(described))
     return path
