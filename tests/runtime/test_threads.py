@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T  # noqa: N812
 
-from fewtune.model.converters.recurrent_kernel import Recurrence, kernel
+from fewtune.model.converters.recurrent import Recurrence, kernel
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.linking import export_library, load_library, with_own_threads
 from fewtune.runtime.tvm import compiled, tvm

@@ -1,19 +1,334 @@
-"""Converters of recurrent layers that one kernel computes, quantized LSTMs among them."""
+"""Recurrent layers as one kernel for all steps, quantized LSTMs too; its threads start once."""
+
+# ruff: noqa: ANN001, ANN202, B023 (of the macros, which are TVMScript: they are parsed, not run)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.model.converters.recurrent_kernel import GATES, Recurrence, kernel
-from fewtune.model.passes.relax_calls import FLOAT, extents_of, text_attribute
+from fewtune.model.passes.relax_calls import FLOAT, OPAQUE, extents_of, text_attribute
 from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import relax
+from fewtune.runtime.executable import IS_SCHEDULED
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.onnx_importer import Converter
 from fewtune.tvm_compat.values import array_of, known_array
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+# Attributes of TVM's code generator for CPUs: start all threads once for a statement, and let
+# threads wait for each other after one.
+_LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+# The code generator ignores an attribute of this name.
+_IGNORED = "fewtune.as_it_is"
+# The time in which threads wait for each other, in bytes that a core reads from its own cache.
+_WAIT_BYTES = 2**18
+# Bytes of weights that stay in a core's cache from step to step. A core reads much larger weights
+# at most so many times slower.
+_RESIDENT_BYTES, _MOST_SLOWDOWN = 2**20, 5
+
+
+class Recurrence(NamedTuple):
+    """A recurrent layer with ONNX's default activations.
+
+    Attributes
+    ----------
+    kind : {"LSTM", "GRU", "RNN"}
+        A GRU multiplies the state before it resets it (ONNX's ``linear_before_reset`` is 1).
+    steps, batch, directions : int
+    hidden : int
+        Values of a state, padded to whole vectors.
+    is_reverse : bool
+        Whether the only direction begins with the last step.
+    weight_dtype : str
+        Of the recurrent weights. An LSTM may have integers; then each step quantizes the state by
+        its range.
+    """
+
+    kind: str
+    steps: int
+    batch: int
+    directions: int
+    hidden: int
+    is_reverse: bool = False
+    weight_dtype: str = "float32"
+
+    def tile(self, traits: CpuTraits) -> tuple[int, int]:
+        """The register tile of the products: sequences, and values of their states."""
+        most = max(1, traits.registers // GATES[self.kind])
+        rows = max(each for each in range(1, most + 1) if self.batch % each == 0)
+        return rows, next(each for each in (4, 2, 1) if each * rows <= most)
+
+    def workers(self, threads: int) -> int:
+        """Threads that share each step of a direction. If it is 1, directions run in parallel."""
+        count = self.hidden * GATES[self.kind] * self.hidden
+        item_bytes = np.dtype(self.weight_dtype).itemsize
+        alone = _reading(count, item_bytes) * -(-self.directions // threads)
+        shared = (_WAIT_BYTES + _reading(count / threads, item_bytes)) * self.directions
+        return threads if shared < alone else 1
+
+    def place(self, step: Any, d: Any) -> Any:
+        """The index in the sequence of a direction's step."""
+        if self.directions == 1:
+            return self.steps - 1 - step if self.is_reverse else step
+        return step + d * (self.steps - 1 - 2 * step)
+
+
+def _reading(weights: float, item_bytes: int) -> float:
+    """Time to read so many weights at every step, in bytes that a core reads from its own cache.
+
+    An integer from there takes as long as a float32, since it is converted.
+    """
+    size = weights * item_bytes
+    far = size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)
+    return max(weights * FLOAT32_BYTES, far)
+
+
+def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
+    """The scheduled kernel of a layer.
+
+    It reads, in this order:
+
+    - the products of all inputs with their weights, plus the biases: shape (steps x batch,
+      directions x gates x hidden);
+    - the recurrent weights: shape (directions, panels, hidden x gates, lanes), where a panel
+      belongs to one vector of a state's values;
+    - the bias that a GRU resets: shape (directions, hidden); or the scales of quantized weights:
+      shape (directions, gates x hidden);
+    - the first state, and the first cell: shape (directions, batch, hidden).
+
+    It writes the last cell, shape (directions, batch, hidden), and the states of all steps, shape
+    (steps, directions, batch, hidden).
+
+    A panel belongs to the same thread at every step, so its weights stay in that core's cache.
+    """
+    kind, steps, batch, directions, hidden, _, weight_dtype = layer
+    gates, lanes = GATES[kind], traits.lanes("float32")
+    panels, width = hidden // lanes, gates * hidden
+    is_quantized = weight_dtype != "float32"
+    extra_width = width if is_quantized else hidden
+    rows, unrolled = layer.tile(traits)
+    workers = layer.workers(traits.threads)
+    share = -(-panels // workers)
+    launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_IGNORED, _IGNORED)
+    direction_loop = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
+    worker_loop = T.parallel if workers > 1 else T.serial
+    multiply = _multiplication(rows, unrolled, gates, lanes, hidden)
+    advance = _advance(layer, lanes)
+    quantize = _quantization(batch, panels, lanes)
+
+    @T.macro
+    def advance_share(given, weights, extras, state, states, cell, step, d, worker):  # type: ignore[no-untyped-def]
+        with T.sblock("share"):
+            sums = T.sblock_alloc_buffer((rows, unrolled, gates, lanes), "float32", scope="local")
+            known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
+            # Other cores wrote parts of the state: it is read at once, not line by line between
+            # multiplications.
+            for row in T.serial(batch):
+                for q in T.unroll(panels):
+                    for lane in T.vectorized(lanes):
+                        known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+            # A quantized state's scale, and its zero point.
+            scale = T.sblock_alloc_buffer((2,), "float32", scope="local")
+            if is_quantized:
+                ends = T.sblock_alloc_buffer((2, lanes), "float32", scope="local")
+                quantize(known, ends, scale)
+            for q in T.serial(T.min(share, panels - worker * share)):
+                for tile in T.serial(batch // rows):
+                    multiply(sums, weights, known, d, worker * share + q, tile)
+                    for b in T.unroll(rows):
+                        advance(
+                            sums, given, extras, scale, state, states, cell,
+                            step, d, worker * share + q, tile * rows + b, b,
+                        )  # fmt: skip
+
+    @T.prim_func(s_tir=True)
+    def recurrence(
+        given: T.Buffer((steps * batch, directions * width), "float32"),
+        weights: T.Buffer((directions, panels, width, lanes), weight_dtype),
+        extras: T.Buffer((directions, extra_width), "float32"),
+        first: T.Buffer((directions, batch, hidden), "float32"),
+        first_cell: T.Buffer((directions, batch, hidden), "float32"),
+        cell: T.Buffer((directions, batch, hidden), "float32"),
+        states: T.Buffer((steps, directions, batch, hidden), "float32"),
+    ) -> None:
+        T.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE, IS_SCHEDULED: True})
+        with T.sblock("recurrence"):
+            # A step reads one of the two buffers of a state, and writes the other.
+            state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
+            for d in T.serial(directions):
+                for b in T.serial(batch):
+                    for i in T.serial(hidden):
+                        state[d, 0, b, i] = first[d, b, i]
+                        cell[d, b, i] = first_cell[d, b, i]
+            with T.attr(0, launch, 1):
+                for d in direction_loop(directions):
+                    for step in T.serial(steps):
+                        with T.attr(0, barrier, 1):
+                            for worker in worker_loop(workers):
+                                advance_share(
+                                    given, weights, extras, state, states, cell, step, d, worker
+                                )
+
+    return recurrence
+
+
+def _advance(layer: Recurrence, lanes: int) -> Any:
+    """A macro that computes the next cell and state of one vector, from the sums of its gates."""
+    batch, hidden, gates = layer.batch, layer.hidden, GATES[layer.kind]
+    cell_after, state_after = CELLS[layer.kind]
+    is_quantized = layer.weight_dtype != "float32"
+
+    def entered(given: Any, step: Any, d: Any, row: Any, g: Any, i: Any) -> Any:
+        """A gate's product with the input."""
+        return given[layer.place(step, d) * batch + row, (d * gates + g) * hidden + i]
+
+    def product(sums: Any, extras: Any, scale: Any, b: Any, d: Any, g: Any, p: Any, i: Any) -> Any:
+        """A gate's product with the state."""
+        if not is_quantized:
+            return sums[b, 0, g, i]
+        return sums[b, 0, g, i] * (scale[0] * extras[d, g * hidden + p * lanes + i])
+
+    @T.macro
+    def advance(sums, given, extras, scale, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
+        for lane in T.vectorized(lanes):
+            cell[d, row, p * lanes + lane] = cell_after(
+                lambda g: product(sums, extras, scale, b, d, g, p, lane),
+                lambda g: entered(given, step, d, row, g, p * lanes + lane),
+                cell[d, row, p * lanes + lane],
+            )
+        for lane in T.vectorized(lanes):
+            state[d, (step + 1) % 2, row, p * lanes + lane] = state_after(
+                lambda g: product(sums, extras, scale, b, d, g, p, lane),
+                lambda g: entered(given, step, d, row, g, p * lanes + lane),
+                extras[d, p * lanes + lane],
+                state[d, step % 2, row, p * lanes + lane],
+                cell[d, row, p * lanes + lane],
+            )
+        for lane in T.vectorized(lanes):
+            states[layer.place(step, d), d, row, p * lanes + lane] = state[
+                d, (step + 1) % 2, row, p * lanes + lane
+            ]
+
+    return advance
+
+
+def _multiplication(rows: int, unrolled: int, gates: int, lanes: int, hidden: int) -> Any:
+    """A macro that multiplies states by a panel of the recurrent weights, into ``sums[:, 0]``."""
+
+    def weight(stored: Any) -> Any:
+        return T.Cast("float32", stored)
+
+    @T.macro
+    def multiply(sums, weights, known, d, p, tile):  # type: ignore[no-untyped-def]
+        for b in T.unroll(rows):
+            for u in T.unroll(unrolled):
+                for g in T.unroll(gates):
+                    for lane in T.vectorized(lanes):
+                        sums[b, u, g, lane] = T.float32(0)
+        for k in T.serial(hidden // unrolled):
+            for u in T.unroll(unrolled):
+                for b in T.unroll(rows):
+                    for g in T.unroll(gates):
+                        for lane in T.vectorized(lanes):
+                            sums[b, u, g, lane] = sums[b, u, g, lane] + known[
+                                tile * rows + b, k * unrolled + u
+                            ] * weight(weights[d, p, (k * unrolled + u) * gates + g, lane])
+        for b in T.unroll(rows):
+            for g in T.unroll(gates):
+                for u in T.unroll(unrolled - 1):
+                    for lane in T.vectorized(lanes):
+                        sums[b, 0, g, lane] = sums[b, 0, g, lane] + sums[b, u + 1, g, lane]
+
+    return multiply
+
+
+def _quantization(batch: int, panels: int, lanes: int) -> Any:
+    """A macro that quantizes states by their range, as ONNX's DynamicQuantizeLinear does.
+
+    It writes the integers, less their zero point, in the states' place, their scale and the zero
+    point.
+    """
+
+    @T.macro
+    def quantize(known, ends, scale):  # type: ignore[no-untyped-def]
+        for end in T.unroll(2):
+            for lane in T.vectorized(lanes):
+                ends[end, lane] = T.float32(0)
+        for row in T.serial(batch):
+            for q in T.serial(panels):
+                for lane in T.vectorized(lanes):
+                    ends[0, lane] = T.min(ends[0, lane], known[row, q * lanes + lane])
+                for lane in T.vectorized(lanes):
+                    ends[1, lane] = T.max(ends[1, lane], known[row, q * lanes + lane])
+        for lane in T.serial(lanes - 1):
+            ends[0, 0] = T.min(ends[0, 0], ends[0, lane + 1])
+            ends[1, 0] = T.max(ends[1, 0], ends[1, lane + 1])
+        scale[0] = (ends[1, 0] - ends[0, 0]) / T.float32(MOST_OF_BYTE)
+        if scale[0] == T.float32(0):
+            scale[0] = T.float32(1)
+        scale[1] = T.min(
+            T.nearbyint((T.float32(0) - ends[0, 0]) / scale[0]), T.float32(MOST_OF_BYTE)
+        )
+        for row in T.serial(batch):
+            for q in T.serial(panels):
+                for lane in T.vectorized(lanes):
+                    known[row, q * lanes + lane] = (
+                        T.min(
+                            T.max(
+                                T.nearbyint(known[row, q * lanes + lane] / scale[0]) + scale[1],
+                                T.float32(0),
+                            ),
+                            T.float32(MOST_OF_BYTE),
+                        )
+                        - scale[1]
+                    )
+
+    return quantize
+
+
+# From the number of a gate to its value: its product with the state, or with the input plus the
+# biases.
+_Gates = Callable[[Any], Any]
+
+
+def _lstm_cell(product: _Gates, given: _Gates, cell: Any) -> Any:
+    entry, forget = (T.sigmoid(product(g) + given(g)) for g in (0, 2))
+    return forget * cell + entry * T.tanh(product(3) + given(3))
+
+
+def _lstm_state(product: _Gates, given: _Gates, _bias: Any, _state: Any, cell: Any) -> Any:
+    return T.sigmoid(product(1) + given(1)) * T.tanh(cell)
+
+
+def _no_cell(_product: _Gates, _given: _Gates, cell: Any) -> Any:
+    return cell
+
+
+def _gru_state(product: _Gates, given: _Gates, bias: Any, state: Any, _cell: Any) -> Any:
+    update, reset = (T.sigmoid(product(g) + given(g)) for g in (0, 1))
+    new = T.tanh(given(2) + reset * (product(2) + bias))
+    return (T.float32(1) - update) * new + update * state
+
+
+def _rnn_state(product: _Gates, given: _Gates, _bias: Any, _state: Any, _cell: Any) -> Any:
+    return T.tanh(product(0) + given(0))
+
+
+# The next cell and the next state.
+CELLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "LSTM": (_lstm_cell, _lstm_state),
+    "GRU": (_no_cell, _gru_state),
+    "RNN": (_no_cell, _rnn_state),
+}
+
+
+# The converters
 
 _KERNEL = "recurrence"
 # Among a quantized layer's inputs: weights, and their scale; the zero point is behind that.

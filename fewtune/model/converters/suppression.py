@@ -32,24 +32,13 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: in
     if {str(each.ty.dtype) for each in (boxes, scores)} != {FLOAT}:
         raise ValueError("its boxes and scores are not float32")
     if attributes.get("center_point_box", 0):
-        boxes = _corners_of(bb, boxes)
+        raise ValueError("its boxes are given by their centers")
     batch, classes, count = shape = extents_of(scores)
     most = min(int(most or 0), count)
     made = kernel(shape, most, float(overlap or 0), None if least is None else float(least))
     name = bb.add_func(made, "non_max_suppression")
     result = relax.TensorType((batch * classes * most, 3), "int64")
     return relax.call_tir(name, relax.Tuple([boxes, scores]), result)
-
-
-def _corners_of(bb: Any, boxes: relax.Expr) -> relax.Expr:
-    """Two opposite corners, (y, x, y, x), of boxes given as center and size, (x, y, w, h)."""
-    middle, size = (
-        bb.normalize(relax.op.take(boxes, relax.const(np.array(places)), 2, mode="clip"))
-        for places in ([1, 0], [3, 2])
-    )
-    half = bb.normalize(relax.op.multiply(size, relax.const(0.5, FLOAT)))
-    ends = [bb.normalize(each(middle, half)) for each in (relax.op.subtract, relax.op.add)]
-    return bb.emit(relax.op.concat(ends, axis=2))
 
 
 @T.macro

@@ -252,10 +252,6 @@ class GraphBuilder:
         """Number of nodes so far."""
         return len(self._nodes)
 
-    def forget(self, count: int) -> None:
-        """Remove all nodes but the first ``count``."""
-        del self._nodes[count:]
-
     def op(
         self,
         operator: str,

@@ -58,7 +58,7 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Largest and smallest of booleans, as integers; of no elements, a constant."""
+    """Largest and smallest of no elements: a constant."""
     kind, given, shape = (
         graph.element_type(node.input[0]),
         graph.shape(node.input[0]) or [],
@@ -69,12 +69,7 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         nothing = np.full(shape, least, graph.dtype(node.input[0]))
         graph.op("Identity", [graph.constant(nothing)], node.output[0])
         return True
-    if kind != TensorProto.BOOL:
-        return False
-    number = graph.cast(node.input[0], TensorProto.INT32)
-    reduced = graph.op(node.op_type, [number, *node.input[1:]], **attributes_of(node))
-    graph.cast(reduced, kind, node.output[0])
-    return True
+    return kind == TensorProto.BOOL and graph.refuse(node, "compares booleans")
 
 
 def _of_floats(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -124,9 +119,6 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if is_trained is None or (is_trained.any() and (part is None or part.any())):
         return graph.refuse(node, "is in training mode: its output is random")
     graph.op("Identity", [data], node.output[0])
-    mask, shape = optional(node.output, 2)[1], graph.shape(data)
-    if mask and shape is not None:
-        graph.op("Identity", [graph.constant(np.ones(shape, bool))], mask)
     return True
 
 

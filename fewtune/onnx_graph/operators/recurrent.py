@@ -5,14 +5,14 @@ recurrent weights has the same shape at every step: it is one task. A step gathe
 inputs' products by an index that the kernel reads, so one kernel serves all steps. A slice would be
 another kernel for each step.
 
-The kernel for all steps (`fewtune.model.converters.recurrent_kernel`) supports what exporters
+The kernel for all steps (`fewtune.model.converters.recurrent`) supports what exporters
 write: default activations, sequences of one length, constant weights.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,6 @@ from onnx import ModelProto, NodeProto, TensorProto
 from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import Activation, activation
-from fewtune.onnx_graph.quantized.affine import (
-    along,
-    centered,
-    dynamic_quantize,
-    exact_product,
-    floats,
-)
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -36,8 +29,6 @@ _INPUTS = 8
 _QUANTIZED = "DynamicQuantizeLSTM"
 # Each step is five nodes and two to four kernels.
 _MOST_STEPS = 2000
-# Each step quantises its state: a dozen nodes more than a step in floats.
-_MOST_QUANTIZED_STEPS = 200
 # The kernel reads the weights once for each sequence. For more sequences, an unrolled layer has
 # matrix products, which read them once.
 _MOST_SEQUENCES = 4
@@ -46,9 +37,6 @@ _REFUSED = ("activation_alpha", "activation_beta", "clip", "input_forget", "layo
 _IN_KERNEL = frozenset(
     {"direction", "hidden_size", "linear_before_reset", "activations", *_REFUSED}
 )
-
-Product = Callable[[str, str, int, slice], str]
-"""Multiplies rows, (rows, inputs), by the weights of one direction, of which it takes columns."""
 
 _ALL = slice(None)
 
@@ -62,17 +50,17 @@ class _Layer:
 
     graph: GraphBuilder
     node: NodeProto
-    kind: str
-    product: Product
 
     def __post_init__(self) -> None:
-        self.given = attributes_of(self.node)
+        self.kind, self.given = self.node.op_type, attributes_of(self.node)
+        # Parts of the weights, once for all steps.
+        self.operands: dict[tuple[str, int, int | None, int | None], str] = {}
         names = optional(self.node.input, _INPUTS)
         self.x, self.w, self.r, self.b, self.lengths, *self.first, self.p = names
         # ONNX's ``linear_before_reset``: a GRU resets what was multiplied.
         self.resets_after = bool(self.given.get("linear_before_reset"))
 
-    def expand(self, most_steps: int) -> bool:
+    def expand(self) -> bool:
         """Write all steps; False if the layer is refused."""
         graph, node = self.graph, self.node
         shape, weights = graph.shape(self.x), graph.shape(self.r)
@@ -83,10 +71,10 @@ class _Layer:
         if self.p or any(self.given.get(name) for name in _REFUSED):
             return graph.refuse(node, f"has peepholes, or one of {', '.join(_REFUSED)}")
         self.steps, self.batch, width = shape
-        if self.steps > most_steps:
+        if self.steps > _MOST_STEPS:
             return graph.refuse(
                 node,
-                f"has {self.steps} steps; at most {most_steps} are unrolled: bind a shorter "
+                f"has {self.steps} steps; at most {_MOST_STEPS} are unrolled: bind a shorter "
                 "sequence",
             )
         directions, self.hidden = weights[0], min(weights[1:])
@@ -140,6 +128,18 @@ class _Layer:
             new = step_of(at, states, index, functions)
             outputs[step], states = self._masked(step, new, states)
         return [outputs[step] for step in range(self.steps)], states
+
+    def product(self, rows: str, weights: str, index: int, columns: slice) -> str:
+        """Multiply rows, (rows, inputs), by columns of the weights of one direction."""
+        key = weights, index, columns.start, columns.stop
+        if key not in self.operands:
+            part = part_of(self.graph, weights, index, transposed=True)
+            if columns != _ALL:
+                end = columns.stop or self.graph.shape(part)[1]
+                part = self.graph.fold_slice(part, 1, columns.start, end)
+            self.operands[key] = part
+        # The product of a first state of zeros is known.
+        return self.graph.fold("MatMul", [rows, self.operands[key]])
 
     def _rnn(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
         product = self.product(states[0], self.r, index, _ALL)
@@ -226,65 +226,22 @@ def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False
 
 
 def _unroll(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    @functools.cache
-    def operand(weights: str, index: int, first: int, end: int | None) -> str:
-        whole = part_of(graph, weights, index, transposed=True)
-        if not first and end is None:
-            return whole
-        return graph.fold_slice(whole, 1, first, end or graph.shape(whole)[1])
-
-    def product(rows: str, weights: str, index: int, columns: slice) -> str:
-        part = operand(weights, index, columns.start or 0, columns.stop)
-        # That of a first state of zeros is known.
-        return graph.fold("MatMul", [rows, part])
-
-    return _Layer(graph, node, node.op_type, product).expand(_MOST_STEPS)
-
-
-def _unroll_quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Onnxruntime's LSTM with 8-bit weights, which quantises the input of each product."""
-    (weights, recurrent), scales = node.input[1:3], optional(node.input, 12)[_INPUTS:]
-    by_weight = {weights: scales[:2], recurrent: scales[2:]}
-    if any(graph.shape(name) is None for name in (weights, recurrent, *scales) if name):
-        return graph.refuse(node, "has weights whose shape is not known")
-
-    @functools.cache
-    def operands(weights: str, index: int) -> tuple[str, str]:
-        """A direction's weights less their zero point, and their scale; once for all steps."""
-        scale, zero = (
-            graph.fold_slice(name, 0, index, index + 1)
-            if len(graph.shape(name)) == 1
-            else part_of(graph, name, index)
-            for name in by_weight[weights]
-        )
-        return centered(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
-
-    @functools.cache
-    def quantized(rows: str) -> tuple[str, str]:
-        """Quantised rows and their scale; once for all directions that read them."""
-        names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
-        dynamic_quantize(graph, rows, names)
-        return centered(graph, names[0], names[2], -2), floats(graph, names[1])
-
-    def product(rows: str, weights: str, index: int, _: slice) -> str:
-        (left, left_scale), (right, scale) = quantized(rows), operands(weights, index)
-        sums = graph.cast(exact_product(graph, left, right), TensorProto.FLOAT)
-        return graph.op("Mul", [sums, graph.fold("Mul", [scale, left_scale])])
-
-    return _Layer(graph, node, "LSTM", product).expand(_MOST_QUANTIZED_STEPS)
+    return _Layer(graph, node).expand()
 
 
 def has_layers(model: ModelProto) -> bool:
     """Whether a model has recurrent layers."""
-    kinds = {operator for _, operator in UNROLLED}
-    return any(node.op_type in kinds for node in all_nodes(model.graph))
+    return any(node.op_type in _GATES for node in all_nodes(model.graph))
 
 
 def _unroll_without_kernel(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    if has_kernel(graph, node):
-        return False
-    handler = _unroll_quantized if node.op_type == _QUANTIZED else _unroll
-    return handler(graph, node, scope)
+    return not has_kernel(graph, node) and _unroll(graph, node, scope)
+
+
+def _quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    if not has_kernel(graph, node):
+        graph.refuse(node, "is of a form that its kernel does not compute")
+    return False
 
 
 def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
@@ -305,7 +262,8 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     if node.op_type == "GRU" and not given.get("linear_before_reset"):
         return False
     steps, batch, _ = shape
-    if not 1 < steps <= _MOST_STEPS or batch > _MOST_SEQUENCES:
+    is_faster_unrolled = steps == 1 or batch > _MOST_SEQUENCES
+    if steps > _MOST_STEPS or (is_faster_unrolled and not is_quantized):
         return False
     known = graph.value(lengths) if lengths else np.array(steps)
     if known is None or (known < steps).any():
@@ -319,10 +277,13 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     )
 
 
+# A quantised layer has no other form than its kernel.
+_IN_KERNEL_ONLY: dict[tuple[str, str], Handler] = {(MICROSOFT, _QUANTIZED): _quantized}
 UNROLLED: dict[tuple[str, str], Handler] = {
     **{("", kind): _unroll for kind in _GATES},
-    (MICROSOFT, _QUANTIZED): _unroll_quantized,
+    **_IN_KERNEL_ONLY,
 }
-UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = dict.fromkeys(
-    UNROLLED, _unroll_without_kernel
-)
+UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = {
+    **{("", kind): _unroll_without_kernel for kind in _GATES},
+    **_IN_KERNEL_ONLY,
+}

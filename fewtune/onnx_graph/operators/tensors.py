@@ -112,6 +112,15 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return False
 
 
+def _split_to_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """TVM divides by one size into equal parts only."""
+    data, named = optional(node.input, 2)
+    size, axis = graph.value(named) if named else None, attributes_of(node).get("axis", 0)
+    if size is None or size.ndim or graph.shape(data)[axis] % size == 0:
+        return False
+    return graph.refuse(node, "divides an axis into unequal parts")
+
+
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A concatenation without its empty parts, which TVM cannot store if they are constants."""
     kept = [name for name in node.input if 0 not in (graph.shape(name) or [1])]
@@ -126,5 +135,6 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "DFT"): _fourier,
     ("", "ReverseSequence"): _reverse_sequence,
     ("", "Split"): _split,
+    ("", "SplitToSequence"): _split_to_sequence,
     ("", "STFT"): _short_time_fourier,
 }

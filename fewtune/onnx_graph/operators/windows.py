@@ -101,26 +101,23 @@ def _ends_behind(given: dict[str, Any], sizes: Sequence[int], strides: Sequence[
 
 
 def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write out the padding that ``auto_pad`` or ``output_shape`` implies."""
+    """Write out the padding that ``output_shape`` implies."""
     given = attributes_of(node)
     data, weights = graph.shape(node.input[0]), graph.shape(node.input[1])
     if max(given.get("dilations", [1])) > 1:
         return graph.refuse(node, "is dilated, which no transposed convolution here may be")
-    mode, asked = given.pop("auto_pad", b"NOTSET"), given.pop("output_shape", None)
-    if data is None or weights is None or (asked is None and mode == b"NOTSET"):
+    asked = given.pop("output_shape", None)
+    if data is None or weights is None or asked is None:
         return False
     (_, _, *sizes), (_, _, *kernel) = data, weights
-    count = len(sizes)
+    count, is_upper = len(sizes), given.pop("auto_pad", b"NOTSET") == b"SAME_UPPER"
     strides = list(given.get("strides", [1] * count))
-    added = list(given.get("output_padding", [0] * count))
-    pads = list(given.get("pads", [0] * 2 * count)) if mode != b"VALID" else [0] * 2 * count
-    if asked is None and mode != b"VALID":
-        asked = [size * stride for size, stride in zip(sizes, strides, strict=True)]
-    for axis, size in enumerate((asked or [])[-count:]):
+    added, pads = list(given.get("output_padding", [0] * count)), [0] * 2 * count
+    for axis, size in enumerate(asked[-count:]):
         total = strides[axis] * (sizes[axis] - 1) + added[axis] + kernel[axis] - size
         if total < 0:
             added[axis], total = added[axis] - total, 0
-        first = total // 2 if mode == b"SAME_UPPER" else total - total // 2
+        first = total // 2 if is_upper else total - total // 2
         pads[axis], pads[axis + count] = first, total - first
     given |= {"strides": strides, "pads": pads, "output_padding": added}
     graph.op("ConvTranspose", node.input, node.output[0], **given)

@@ -6,7 +6,7 @@ Results are rounded half to even, as onnxruntime does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -304,47 +304,6 @@ class Signed:
         """The weights of a matrix, transposed."""
         values = np.ascontiguousarray(self.values.T)
         return Signed(self.whole.T, values, np.transpose(self.moved))
-
-
-@dataclass(frozen=True)
-class Window:
-    """A 2-D convolution's strides, dilations and padding (top, left, bottom, right)."""
-
-    strides: list[int]
-    dilations: list[int]
-    pads: list[int]
-    group: int
-
-    @staticmethod
-    def of(given: dict[str, list[int]]) -> Window:
-        """Read a convolution's attributes."""
-        defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4}
-        parts = {name: list(given.get(name, each)) for name, each in defaults.items()}
-        return Window(**parts, group=int(given.get("group", 1)))
-
-    @property
-    def attributes(self) -> dict[str, object]:
-        """Attributes of ONNX's operator."""
-        return asdict(self)
-
-    def sums(self, weights: np.ndarray, shape: list[int]) -> np.ndarray:
-        """Sums of the weights whose taps are inside an input of this shape, channels first.
-
-        int64, shape (1, filters, 1, 1), or (1, filters, height, width) with padding.
-        """
-        taps = weights.astype(np.int64).sum(1)
-        if not any(self.pads):
-            return taps.sum((1, 2)).reshape(1, -1, 1, 1)
-        inside = [self._inside(axis, shape[2 + axis], taps.shape[1 + axis]) for axis in (0, 1)]
-        return np.einsum("orc,yr,xc->oyx", taps, *inside)[None]
-
-    def _inside(self, axis: int, extent: int, taps: int) -> np.ndarray:
-        """Whether each tap is inside the input, for each output along an axis, (outputs, taps)."""
-        first, last = self.pads[axis], self.pads[axis + 2]
-        step, reach = self.strides[axis], self.dilations[axis]
-        outputs = (extent + first + last - (taps - 1) * reach - 1) // step + 1
-        places = np.arange(outputs)[:, None] * step + np.arange(taps) * reach - first
-        return ((places >= 0) & (places < extent)).astype(np.int64)
 
 
 # The pass

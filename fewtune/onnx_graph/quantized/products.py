@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -15,7 +16,6 @@ from fewtune.onnx_graph.quantized.affine import (
     Scaled,
     Signed,
     Walk,
-    Window,
     centered,
     exact_product,
 )
@@ -36,27 +36,23 @@ class Product:
 
     shape: list[int]
     weights: Signed
-    window: Window | None
+    window: dict[str, Any]
+    """A 2-D convolution's attributes; empty for matrices."""
 
     @property
     def operator(self) -> str:
         """Of ONNX."""
-        return "MatMulInteger" if self.window is None else "ConvInteger"
-
-    @property
-    def attributes(self) -> dict[str, object]:
-        """Of the operator."""
-        return {} if self.window is None else self.window.attributes
+        return "ConvInteger" if self.window else "MatMulInteger"
 
     @property
     def along(self) -> tuple[int, ...]:
         """The shape in which one number for each output is broadcast to the sums."""
-        return (-1,) if self.window is None else (1, -1, 1, 1)
+        return (1, -1, 1, 1) if self.window else (-1,)
 
     @property
     def _summed(self) -> tuple[int, ...]:
         """Axes of the weights that are summed."""
-        return (0,) if self.window is None else (1, 2, 3)
+        return (1, 2, 3) if self.window else (0,)
 
     @property
     def depth(self) -> int:
@@ -64,13 +60,27 @@ class Product:
         return int(np.prod([self.weights.values.shape[axis] for axis in self._summed]))
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
-        """For each sum, the sum of the weights that multiply its bytes."""
-        return weights.sum(0) if self.window is None else self.window.sums(weights, self.shape)
+        """For each sum, the sum of the weights that multiply its bytes, int64."""
+        if not self.window:
+            return weights.sum(0)
+        taps = weights.astype(np.int64).sum(1)
+        if not any(self.window["pads"]):
+            return taps.sum((1, 2)).reshape(self.along)
+        return np.einsum("orc,yr,xc->oyx", taps, *map(self._inside, (0, 1)))[None]
+
+    def _inside(self, axis: int) -> np.ndarray:
+        """Whether each tap is inside the input, for each output along an axis, (outputs, taps)."""
+        extent, taps = self.shape[2 + axis], self.weights.values.shape[2 + axis]
+        first, last = self.window["pads"][axis], self.window["pads"][axis + 2]
+        step, reach = self.window["strides"][axis], self.window["dilations"][axis]
+        outputs = (extent + first + last - (taps - 1) * reach - 1) // step + 1
+        places = np.arange(outputs)[:, None] * step + np.arange(taps) * reach - first
+        return ((places >= 0) & (places < extent)).astype(np.int64)
 
     @property
     def count(self) -> np.ndarray:
         """How many bytes each sum adds: fewer at the borders, where windows reach into padding."""
-        if self.window is None:
+        if not self.window:
             return np.array([self.depth])
         return self.sums(np.ones((1, *self.weights.values.shape[1:]), np.int64))
 
@@ -88,14 +98,14 @@ class Product:
 
     def totals(self, graph: GraphBuilder, data: str) -> str:
         """Write the sums of the bytes in int32; padding counts as zeros."""
-        if self.window is None:
+        if not self.window:
             wide = graph.cast(data, TensorProto.INT32)
             return graph.reduce("ReduceSum", wide, [len(self.shape) - 1])
         # A convolution of the channels' sums with ones.
         wide = graph.reduce("ReduceSum", graph.cast(data, TensorProto.FLOAT), [1])
         ones = np.ones((1, 1, *self.weights.values.shape[2:]), np.float32)
-        if ones.size > 1 or any(self.window.pads) or max(self.window.strides) > 1:
-            wide = graph.op("Conv", [wide, graph.constant(ones)], **self.attributes)
+        if ones.size > 1 or any(self.window["pads"]) or max(self.window["strides"]) > 1:
+            wide = graph.op("Conv", [wide, graph.constant(ones)], **self.window)
         return graph.cast(wide, TensorProto.INT32)
 
 
@@ -131,24 +141,26 @@ def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product
         return None
     if not node.op_type.startswith("Conv"):
         fits = len(shape) >= 2 and len(sizes) == 2
-        return Product(shape, weights, None) if fits else None
+        return Product(shape, weights, {}) if fits else None
     if len(shape) != _PLANE or len(sizes) != _PLANE:
         return None
-    window = Window.of(attributes_of(node))
-    product = Product(shape, weights, window)
+    given = attributes_of(node)
+    defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1}
+    window = {name: given.get(name, default) for name, default in defaults.items()}
+    product, groups = Product(shape, weights, window), window["group"]
     # `totals` sums all channels, in float32.
-    has_totals = window.group == 1 and product.depth * MOST_OF_BYTE <= EXACT
-    fits = _has_kernel(window, sizes, shape) and (has_totals or not weights.is_moved)
+    has_totals = groups == 1 and product.depth * MOST_OF_BYTE <= EXACT
+    fits = _has_kernel(groups, sizes, shape) and (has_totals or not weights.is_moved)
     return product if fits else None
 
 
-def _has_kernel(window: Window, sizes: tuple[int, ...], shape: list[int]) -> bool:
+def _has_kernel(groups: int, sizes: tuple[int, ...], shape: list[int]) -> bool:
     """Whether a convolution has a kernel of bytes that is not slower than one of floats.
 
     Groups whose filters do not fill a vector are joined, with zeros between them. With too many
     groups, zeros would be most of the work.
     """
-    groups, filters = window.group, sizes[0]
+    filters = sizes[0]
     depthwise = groups == shape[1] == filters and sizes[1] == 1
     joined = range(1, _MOST_JOINED + 1)
     fills = any(groups % n == 0 and n * filters // groups % _LANES == 0 for n in joined)
@@ -193,7 +205,7 @@ def _sums(
     number = 0 if isinstance(zero, str) else zero
     if number:
         inputs.append(graph.constant(np.uint8(number)))
-    sums = graph.op(product.operator, inputs, **product.attributes)
+    sums = graph.op(product.operator, inputs, **product.window)
     if product.weights.is_moved:
         total = product.totals(graph, data)
         if number:

@@ -1,13 +1,15 @@
 import numpy as np
 import pytest
 
-from fewtune.errors import VerificationError
-from fewtune.model.converters import recurrent_kernel
-from fewtune.model.converters.recurrent_kernel import CELLS, Recurrence
+from fewtune.errors import InputError, VerificationError
+from fewtune.model.converters import recurrent
+from fewtune.model.converters.recurrent import CELLS, Recurrence
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.onnx_graph.operators.expand import expand
+from fewtune.onnx_graph.operators.recurrent import UNROLLED
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts
@@ -99,6 +101,7 @@ def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
         {"without": "p", "hidden": 3, "kind": np.uint8, "zeros": (128, 128), "by_column": False},
         {"without": "p", "hidden": 17, "kind": np.uint8, "zeros": (128, 7), "steps": 40},
         {"without": "p", "hidden": 17, "batch": 3},
+        {"without": "p", "batch": 5, "steps": 1},
     ],
 )
 def test_one_kernel_quantizes_and_multiplies_at_all_steps(given):
@@ -107,15 +110,14 @@ def test_one_kernel_quantizes_and_multiplies_at_all_steps(given):
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
 
 
-@pytest.mark.slow
-def test_a_quantized_layer_of_a_larger_batch_is_unrolled():
-    counts = kernels(*quantized_layer(steps=3, batch=5, without="p"))
-    assert not any("recurrence" in name for name in counts)
+def test_a_quantized_form_without_a_kernel_is_refused_by_name():
+    with pytest.raises(InputError, match="DynamicQuantizeLSTM node .* is of a form"):
+        expand(quantized_layer()[0], UNROLLED)
 
 
 @pytest.mark.slow
 def test_threads_share_a_quantized_direction(monkeypatch):
-    monkeypatch.setattr(recurrent_kernel, "_WAIT_BYTES", -(10**9))
+    monkeypatch.setattr(recurrent, "_WAIT_BYTES", -(10**9))
     set_threads(2)
     kernels(*quantized_layer(hidden=24, steps=40, without="p"))
 

@@ -14,14 +14,13 @@ from tests.made.onnx_text import model_of
 BATCH, CLASSES, BOXES, MOST = 2, 3, 20, 4
 
 
-def suppressing(centered, threshold):
+def suppressing(threshold):
     least = "" if threshold is None else ", least"
     bounds = {} if threshold is None else {"least": np.array([threshold], np.float32)}
     return model_of(
         f"""(float[{BATCH},{BOXES},4] boxes, float[{BATCH},{CLASSES},{BOXES}] scores)
         => (int64["rows",3] y) {{
-            [nms] y = NonMaxSuppression <center_point_box = {centered}>
-                (boxes, scores, most, overlap{least})
+            [nms] y = NonMaxSuppression (boxes, scores, most, overlap{least})
         }}""",
         most=[MOST],
         overlap=np.array([0.3], np.float32),
@@ -29,14 +28,14 @@ def suppressing(centered, threshold):
     )
 
 
-@pytest.mark.parametrize(("centered", "threshold"), [(0, None), (1, 0.9)])
-def test_the_boxes_selected_are_onnxruntimes_and_rows_of_minus_one_follow(centered, threshold):
+@pytest.mark.parametrize("threshold", [None, 0.9])
+def test_the_boxes_selected_are_onnxruntimes_and_rows_of_minus_one_follow(threshold):
     generator = np.random.default_rng(0)
     feeds = {
         "boxes": generator.uniform(0, 1, (BATCH, BOXES, 4)).astype(np.float32),
         "scores": generator.uniform(0, 1, (BATCH, CLASSES, BOXES)).astype(np.float32),
     }
-    model = suppressing(centered, threshold)
+    model = suppressing(threshold)
     selected = run_onnxruntime(model, feeds, 1)[0]
     bound = bind_shapes(model, {}, {})
     made = []

@@ -51,13 +51,6 @@ def test_one_hot_ignores_fractional_indices(dtype):
     assert_node("OneHot", inputs, domain="", constants=[1, 2])
 
 
-@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
-def test_booleans_are_reduced_as_integers(operator):
-    data = np.array([[True, False], [True, True], [False, False]])
-    model = assert_node(operator, [data, np.array([1])], domain="", constants=[1], opset=20)
-    assert [n.op_type for n in model.graph.node] == ["Cast", operator, "Cast"]
-
-
 @pytest.mark.parametrize("operator", ["ReduceMean", "ReduceL2", "ReduceLogSumExp"])
 def test_fractions_of_integers_are_refused_by_name(operator):
     node = helper.make_node(operator, ["data"], ["out"], "node")
