@@ -17,6 +17,8 @@ from fewtune.pipelines.runs.run_plan import Steps
 from fewtune.pipelines.runs.stage_process import Ending
 from fewtune.process.ending import VERBOSE
 
+# What DVC says as it begins a stage.
+_DVCS = ("> ", "Running stage ")
 # As `fewtune.progress.progress.Snapshot` says it.
 _TRIALS = re.compile(r"(\d+)/(\d+) trials")
 
@@ -42,7 +44,7 @@ class Bars(Steps):
             redirect_stderr=sys.stderr.isatty(),
             expand=True,
         ) as self._progress:
-            self._progress.add_task("", total=None)
+            self._progress.add_task("", total=None, name=name)
             ending = work()
             self._show(ending.skipped and f"skipped: {ending.skipped}", completed=1, total=1)
         self._progress = None
@@ -55,12 +57,13 @@ class Bars(Steps):
             return
         stands = _TRIALS.search(line)
         done = {"completed": int(stands[1]), "total": int(stands[2])} if stands else {}
-        self._show(line.rpartition(": ")[2], **done)
+        text = line.removeprefix(f"{self._progress.tasks[0].fields['name']}: ")
+        self._show("" if text.startswith(_DVCS) else text, **done)
 
     def _show(self, line: str, **done: float) -> None:
-        assert self._progress is not None
-        task = self._progress.tasks[0]
-        self._progress.update(task.id, description=printable(line) or task.description, **done)
+        if self._progress is not None:
+            task = self._progress.tasks[0]
+            self._progress.update(task.id, description=printable(line) or task.description, **done)
 
 
 def steps_for(stream: TextIO) -> Steps:

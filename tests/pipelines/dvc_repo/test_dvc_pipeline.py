@@ -102,7 +102,7 @@ def clone(repository, tmp_path_factory):
     clone.keep_warm()
     assert not (root / "models" / MODEL / "model.onnx").exists()
     told = clone.fewtune("run", MODEL, code=2).stderr
-    assert f"models/{MODEL}/model.onnx is missing: `dvc pull models/{MODEL}" in told
+    assert f"inputs are missing: `dvc pull models/{MODEL}/model.onnx.dvc` brings" in told
     clone.run("dvc", "pull")
     return clone
 
