@@ -45,10 +45,10 @@ from benchmarks.helpers.models import model_of
 from benchmarks.helpers.pictures import drawn
 from fewtune.artifacts import CompileReport, Curve, Fingerprint, Metrics, PredictReport
 from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.interleave import achieved_pct, latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
-from fewtune.measure.interleave import achieved_pct, latency_stats, ratio_stats
 from fewtune.options import TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.stages.commit import commit

@@ -26,9 +26,9 @@ from benchmarks.zoo.registry import written
 from fewtune.api import tune
 from fewtune.artifacts import Fingerprint
 from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.interleave import latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
-from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.options import TuneOptions
 from fewtune.report.tables import conditions_lines
 from fewtune.stages.commit import commit

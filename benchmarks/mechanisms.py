@@ -33,11 +33,11 @@ from benchmarks.helpers.common import alone, run_limited, why_ended
 from benchmarks.helpers.models import model_of
 from fewtune.artifacts import CompileReport, Fingerprint, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.interleave import latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.model.source import add_model
 from fewtune.stages.commit import commit
 from fewtune.steps.sections import sections

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import fewtune
 from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import MAIN, Fingerprint, ImportReport
+from fewtune.benchmark import interleave
 from fewtune.machine.device_lock import device_lock
-from fewtune.measure import interleave
 from fewtune.model.import_model import shape_folder
 from fewtune.pipelines.commands.given import given_inputs
 from fewtune.runtime.executable import CompiledModel

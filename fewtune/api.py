@@ -25,8 +25,7 @@ from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
-from fewtune.progress.listener import heard_by
-from fewtune.progress.progress import Snapshot
+from fewtune.progress.progress import Snapshot, heard_by
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.asked import in_python
 from fewtune.util.files import machine_errors

@@ -535,12 +535,12 @@ class TuningStep(Part):
     # Wall-clock seconds; what the next five leave is waiting.
     spent_s: float
     search_s: float
-    build_s: float
-    run_s: float
-    model_update_s: float
+    build_s: float = 0.0
+    run_s: float = 0.0
+    model_update_s: float = 0.0
     check_s: float = 0.0
     # Sum of weight times what each task gained; null where nothing came before.
-    gained_ms: float | None
+    gained_ms: float | None = None
 
 
 class ShareRound(TuningStep):

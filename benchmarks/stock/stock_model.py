@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
+from fewtune.benchmark import interleave
 from fewtune.benchmark.benchmark import Variants, conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.compile.compile import LIBRARY, verify
@@ -35,7 +36,6 @@ from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import MachineError, VerificationError
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import require_compiler
-from fewtune.measure import interleave
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
 from fewtune.model.lower import lower

@@ -1,20 +1,140 @@
-"""A bank that was built: the workload nearest to a task, and its schedules."""
+"""A bank that was built: the workload nearest to a task, and its schedules.
+
+What the cost model learns lies beside its report, in a file without code. ``features.npz`` has four
+arrays over all samples, workload after workload: ``rows`` (stores, 164) float32, the stores of all
+candidates one after the other; ``stores`` (samples,) int32, how many rows each has; ``times_s``
+(samples,) float64; ``entries`` (samples,) int32, the place of its workload in the bank.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
+import zipfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from fewtune.artifacts import TaskInfo
-from fewtune.bank.report import BankEntry, BankReport
-from fewtune.bank.samples import FEATURES, read_samples
+import numpy as np
+from pydantic import Field
+
+from fewtune.artifacts import Artifact, Part, TaskInfo
 from fewtune.errors import InputError
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.cost_model import CostModel
 from fewtune.similarity.similarity import DesignSpace, similarity_rate
-from fewtune.util.files import canonical_json
+from fewtune.util.files import canonical_json, write_bytes
+
+
+class BankSource(Part):
+    """A tuning log that the bank was built of."""
+
+    name: str = Field(description="its folder, below the folder of all logs")
+    digest: str = Field(description="SHA-256 of its database files, the first 16 hex digits")
+
+
+class BankEntry(Part):
+    """One workload that was tuned, with its schedules, fastest first."""
+
+    workload: str = Field(description="structural hash of its module, hex")
+    origins: list[str] = Field(description="names of the logs that hold it")
+    operator: str = Field(description="operator family, such as conv2d")
+    flops: float = Field(description="floating-point operations of one call")
+    shapes: list[list[int]] = Field(description="shapes of its buffers, outputs last")
+    fastest_ms: float = Field(description="of its best schedule, the default one included")
+    space: DesignSpace
+    donations: list[Donation] = Field(description="schedules that can be moved to another task")
+    latencies_ms: list[float] = Field(description="of the donations")
+
+    @property
+    def best_ms(self) -> float:
+        """Latency of its best schedule that can be moved."""
+        return self.latencies_ms[0]
+
+    @property
+    def origin(self) -> str:
+        """The logs that hold it, as text."""
+        return ", ".join(self.origins)
+
+
+class BankReport(Artifact):
+    """The bank's workloads and schedules; the cost model's samples are in another file."""
+
+    file_name = "bank.json"
+
+    sources: list[BankSource]
+    entries: list[BankEntry] = Field(description="by workload")
+
+
+FEATURES = "features.npz"
+_WIDTH = 164
+
+
+class Samples(NamedTuple):
+    """Measured candidates of one workload.
+
+    Attributes
+    ----------
+    features : list of ndarray, each (stores, 164)
+    times_s : list of float
+    """
+
+    features: list[np.ndarray]
+    times_s: list[float]
+
+
+def spread(count: int, samples: int) -> list[int]:
+    """Ranks to keep of ``count``: the best ones, and others spread evenly down to the worst."""
+    if samples <= 1 or count <= samples:
+        return list(range(min(count, samples)))
+    return [rank * (count - 1) // (samples - 1) for rank in range(samples)]
+
+
+def write_samples(directory: Path, samples: Sequence[Samples]) -> None:
+    """Write the samples of all entries; equal samples give equal bytes (NumPy dates no member)."""
+    rows = [each for entry in samples for each in entry.features]
+    stream = io.BytesIO()
+    np.savez_compressed(
+        stream,
+        rows=np.concatenate([np.empty((0, _WIDTH), "float32"), *rows]).astype("float32"),
+        stores=np.array([len(each) for each in rows], dtype="int32"),
+        times_s=np.array([time_s for entry in samples for time_s in entry.times_s], "float64"),
+        entries=np.repeat(np.arange(len(samples)), [len(e.times_s) for e in samples]).astype(
+            "int32"
+        ),
+    )
+    write_bytes(directory / FEATURES, stream.getvalue())
+
+
+def read_samples(directory: Path, entries: int) -> list[Samples]:
+    """The samples of each of the bank's entries.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or does not fit the bank.
+    """
+    path = directory / FEATURES
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            rows, stores, times_s, owners = (
+                arrays[name] for name in ("rows", "stores", "times_s", "entries")
+            )
+        found = [Samples([], []) for _ in range(entries)]
+        split = np.split(rows, np.cumsum(stores)[:-1]) if len(stores) else []
+        if rows.shape != (stores.sum(), _WIDTH):
+            raise ValueError(f"{rows.shape} rows for {stores.sum()} stores")
+        for features, time_s, owner in zip(split, times_s.tolist(), owners.tolist(), strict=True):
+            found[owner].features.append(features)
+            found[owner].times_s.append(time_s)
+    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} does not hold the samples of the bank ({error}): build the bank again"
+        ) from None
+    return found
+
 
 # Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.
 _DIGITS = 9

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fewtune.artifacts import Fingerprint
+from fewtune.bank.bank import BankEntry, BankReport, BankSource, Samples, spread, write_samples
 from fewtune.bank.options import BankOptions
-from fewtune.bank.report import BankEntry, BankReport, BankSource
-from fewtune.bank.samples import Samples, spread, write_samples
 from fewtune.errors import InputError
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm

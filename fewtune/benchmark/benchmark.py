@@ -18,23 +18,21 @@ from fewtune.artifacts import (
     TuneReport,
     failures_by_cause,
 )
-from fewtune.benchmark.board import BoardVariants
-from fewtune.benchmark.builds import Builds
-from fewtune.benchmark.disturbance import disturbance, waiting_remark
+from fewtune.benchmark import interleave
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
+from fewtune.benchmark.quiet import disturbance, waiting_remark
 from fewtune.benchmark.result import ResultFolders, StepResults
 from fewtune.benchmark.start import MB, start_figures
-from fewtune.benchmark.variants import Measurements, Variants
+from fewtune.benchmark.variants import Builds, Measurements, Variants, measured_on_board
 from fewtune.errors import FewtuneError, last_line
 from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
-from fewtune.measure import interleave
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
 from fewtune.report import kernel_tables
-from fewtune.report.time_breakdown import tuning_steps
+from fewtune.report.kernel_tables import tuning_steps
 from fewtune.util.files import file_sha256, write_text
 
 # Rounds end when the relative standard error of every median is at most this.
@@ -66,11 +64,10 @@ def benchmark_model(
     result = StepResults.read(folders)
     library = folders.compiled / result.compiled.library
     measured, peak = _measured(folders.imported, result, library, fingerprint, options, builds)
+    taken = {"rounds": len(measured.samples_s["tuned"]), "copies": measured.copies}
     conditions = conditions_of(
         fingerprint,
-        options.model_copy(
-            update={"rounds": len(measured.samples_s["tuned"]), "copies": measured.copies}
-        ),
+        options.model_copy(update=taken),
         result.tuned.trials_per_task,
         commit=commit,
         peers=measured.peers,
@@ -106,8 +103,10 @@ def _measured(
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
     libraries = {"tuned": library}
     if not device_of(fingerprint).can.runs_here:
-        board = BoardVariants(import_directory, libraries, fingerprint)
-        return board.measure(options.rounds, _KNOWN_WITHIN), None
+        found = measured_on_board(
+            import_directory, libraries, fingerprint, options.rounds, _KNOWN_WITHIN
+        )
+        return found, None
     infos = [task.info for task in result.tasks]
     untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
     variants = Variants(import_directory, libraries, fingerprint, options, untuned=untuned)

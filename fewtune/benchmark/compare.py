@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from multiprocessing import active_children, get_context
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
+from fewtune.benchmark import interleave
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.disturbance import disturbance
 from fewtune.benchmark.kernels import kernel_pairs
 from fewtune.benchmark.options import CompareOptions
 from fewtune.benchmark.peers import OPENVINO
+from fewtune.benchmark.quiet import disturbance
 from fewtune.benchmark.variants import Measurements, Variants
-from fewtune.errors import MachineError
-from fewtune.machine.host import Stolen
-from fewtune.measure import interleave
-from fewtune.process.child_python import end_by_interrupts, end_with_parent, interrupt_of
+from fewtune.machine.host import stolen_pct, stolen_s
+from fewtune.process.apart import Job, run_apart
 from fewtune.report import kernel_tables
 from fewtune.util.files import file_sha256, write_text
 
@@ -64,24 +59,30 @@ def compare_strategies(
     """
     compiled = {name: CompileReport.read(each.compiled) for name, each in results.items()}
     libraries = {name: results[name].compiled / each.library for name, each in compiled.items()}
-    measure = partial(_measure, import_directory, libraries, fingerprint, options)
-    stolen = Stolen()
+    began_s, before_s = time.perf_counter(), stolen_s()
     measured = [
-        _in_another_process(partial(measure, number)) for number in range(options.processes)
+        run_apart(
+            _Measuring(
+                imported=import_directory,
+                libraries=libraries,
+                fingerprint=fingerprint,
+                options=options,
+                number=number,
+            )
+        )
+        for number in range(options.processes)
     ]
-    stolen_pct = stolen.pct()
+    kept_s, passed_s = stolen_s() - before_s, time.perf_counter() - began_s
     selective = results["selective"].report
-    taken = options.model_copy(
-        update={
-            "copies": min(each.copies for each in measured),
-            "rounds": options.rounds_each * options.processes,
-        }
-    )
+    taken = {
+        "copies": min(each.copies for each in measured),
+        "rounds": options.rounds_each * options.processes,
+    }
     comparison = Comparison(
         model=selective.model,
         **_tuning_figures(results["selective"].metrics, results["full"].metrics),
         **_latency_figures(measured),
-        measuring_stolen_pct=stolen_pct,
+        measuring_stolen_pct=stolen_pct(kept_s, passed_s),
         kernels=kernel_pairs(
             [each.kernels_s for each in measured],
             compiled["selective"].other_names,
@@ -89,7 +90,7 @@ def compare_strategies(
         ),
         conditions=conditions_of(
             fingerprint,
-            taken,
+            options.model_copy(update=taken),
             selective.conditions.trials_per_task,
             options.processes,
             commit,
@@ -151,53 +152,30 @@ def _disturbance(measured: Sequence[Measurements]) -> str:
     return disturbance(quiets, interleave.latency_stats(samples_s))
 
 
-def _in_another_process(measure: Callable[[], Measurements]) -> Measurements:
-    """The measurements of a process of its own."""
-    with ProcessPoolExecutor(1, get_context("spawn"), _be_child, (os.getpid(),)) as pool:
-        measured = pool.submit(measure)
-        processes = active_children()
-        try:
-            return measured.result()
-        except BrokenProcessPool:
-            for process in processes:
-                process.join()
-            if ended := [e for p in processes if (e := interrupt_of(p.exitcode))]:
-                raise ended[0] from None
-            raise MachineError(
-                "a process that measured the libraries was killed, maybe since memory ran out; "
-                "lower compare.copies and run again"
-            ) from None
-        except BaseException:
-            # A run that is stopped does not wait for the remaining rounds.
-            for process in processes:
-                process.terminate()
-            raise
-
-
-def _be_child(parent: int) -> None:
-    end_by_interrupts()
-    end_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _measure(
-    import_directory: Path,
-    libraries: dict[str, Path],
-    fingerprint: Fingerprint,
-    options: CompareOptions,
-    number: int,
-) -> Measurements:
+class _Measuring(Job):
     """The rounds of one process: the first process also measures untuned TVM, for scale."""
-    variants = Variants(
-        import_directory,
-        libraries,
-        fingerprint,
-        options.of_a_process,
-        untuned=number == 0,
-        turned=number % 2 == 1,
-    )
-    return variants.measure(options.rounds_each)
+
+    shows_output: ClassVar[bool] = True
+    # Copies of a library that lie elsewhere in memory are faster or slower.
+    is_fresh: ClassVar[bool] = True
+    lighter: ClassVar[str] = "lower compare.copies and run again"
+
+    imported: Path
+    libraries: dict[str, Path]
+    fingerprint: Fingerprint
+    options: CompareOptions
+    number: int
+
+    def run(self) -> Measurements:
+        variants = Variants(
+            self.imported,
+            self.libraries,
+            self.fingerprint,
+            self.options.of_a_process,
+            untuned=self.number == 0,
+            turned=self.number % 2 == 1,
+        )
+        return variants.measure(self.options.rounds_each)
 
 
 def _achieved_pct(measured: Measurements) -> float:

@@ -8,15 +8,15 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fewtune.artifacts import KernelPair, KernelRow, SharedTask, TunedTask
+from fewtune.benchmark.interleave import copy_of, turned
 from fewtune.benchmark.result import StepResults
 from fewtune.machine.peak import Peak
-from fewtune.measure.interleave import copy_of, turned
-from fewtune.runtime.executable import kernel_name
+from fewtune.runtime.executable import CompiledModel, kernel_name
 
 # By kernel of the lowered model: seconds of all its calls in one run, one sample for each round.
 KernelSamples = dict[str, list[float]]
@@ -28,19 +28,12 @@ _ROUNDS_S = 3.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 24
 
 
-class TimedModel(Protocol):
-    """The measured model: `fewtune.runtime.executable.CompiledModel`."""
-
-    def kernel_times_s(self) -> dict[str, float]:
-        """Run once; seconds of all calls of each kernel."""
-
-
-def kernels_in_turns(models: Mapping[str, Sequence[TimedModel]]) -> dict[str, KernelSamples]:
+def kernels_in_turns(models: Mapping[str, Sequence[CompiledModel]]) -> dict[str, KernelSamples]:
     """Time the kernels of several libraries of one model.
 
     Parameters
     ----------
-    models : mapping of sequence of TimedModel
+    models : mapping of sequence of CompiledModel
         By variant: copies of its library, which take turns.
 
     Returns

@@ -10,25 +10,65 @@ from typing import NamedTuple
 
 import psutil
 
-from fewtune.artifacts import MAIN, Fingerprint, ImportReport
-from fewtune.benchmark import peers
-from fewtune.benchmark.builds import untuned_model
+from fewtune.artifacts import MAIN, Fingerprint, ImportReport, TaskInfo
+from fewtune.benchmark import interleave, peers
 from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.quiet import Quiet
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
 from fewtune.machine.host import cores_off_the_pool, on_cores
-from fewtune.measure import interleave
-from fewtune.measure.quiet import Quiet
-from fewtune.model.import_model import REFERENCE, shape_folder
-from fewtune.runtime.executable import CompiledModel
+from fewtune.machine.peak import PeakMeter
+from fewtune.machine.rpc_board import BoardModel
+from fewtune.measure.board import Board
+from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
+from fewtune.model.one_module import largest_alone
+from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import set_threads
+from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession
+
+# Weights that building a model holds at most, in the process that compiles and in this one.
+_COPIES = 8
+
+
+class Builds(NamedTuple):
+    """The untuned model, and the meter of the machine's peak (None for a GPU); none has run.
+
+    They do not depend on the tuned library. Building them needs one core, and so does compiling
+    that: a caller that does both can build them meanwhile.
+    """
+
+    untuned: CompiledModel
+    meter: PeakMeter | None
+
+    @staticmethod
+    def of(import_directory: Path, tasks: list[TaskInfo], fingerprint: Fingerprint) -> Builds:
+        """Build both, not for a board; the tasks tell whether products of bytes count."""
+        set_threads(fingerprint.threads)
+        target = target_from_json(fingerprint.target)
+        multiply_bytes = any(task.byte_flops for task in tasks)
+        untuned = untuned_model(import_directory, target)
+        if has_own_device(target):
+            return Builds(untuned, None)
+        return Builds(untuned, PeakMeter(target, fingerprint.threads, with_bytes=multiply_bytes))
+
+
+def untuned_model(import_directory: Path, target: tvm.target.Target) -> CompiledModel:
+    """The model, at the largest of its shapes, as TVM compiles it without schedules."""
+    lowered = largest_alone(read_lowered(import_directory))
+    return CompiledModel(build_executable(lowered, target), target)
+
+
+def has_room(import_directory: Path) -> bool:
+    """Whether memory is free for `Builds` beside a process that compiles the model."""
+    parameters = ImportReport.read(import_directory).parameters
+    return _COPIES * FLOAT32_BYTES * parameters <= psutil.virtual_memory().available // 2
+
 
 _UNTUNED, _ONNXRUNTIME = "untuned", "onnxruntime"
 
@@ -255,3 +295,41 @@ def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> Ben
     room = psutil.virtual_memory().available // 2
     fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
     return options.model_copy(update={"copies": min(options.copies, fitting)})
+
+
+def measured_on_board(
+    import_directory: Path,
+    libraries: dict[str, Path],
+    fingerprint: Fingerprint,
+    rounds: int,
+    known_within: float,
+) -> Measurements:
+    """As `Variants.measure`, on a board, by its clock: onnxruntime does not run there.
+
+    A board has memory for one copy of each library only.
+    """
+    board, reference = Board(fingerprint), Reference.read(import_directory)
+    order = [spec.name for spec in ImportReport.read(import_directory).inputs]
+    untuned = build_executable(largest_alone(read_lowered(import_directory)), board.target)
+    models = {_UNTUNED: board.load(untuned)}
+    found = Difference()
+    for name, path in libraries.items():
+        models[name] = board.load(path)
+        found = found.worse(reference.check_library(models[name], order))
+    passed_s = 0.0
+
+    def run(model: BoardModel) -> None:
+        nonlocal passed_s
+        passed_s += model.times_s(1)[0]
+
+    for model in models.values():
+        model.set_inputs([reference.feeds[name] for name in order])
+    samples = interleave.interleave(
+        {name: partial(run, model) for name, model in models.items()},
+        rounds,
+        lambda: passed_s,
+        for_scale=frozenset({_UNTUNED}),
+        known_within=known_within,
+    )
+    remark = f"measured on {fingerprint.device} by its own clock, without onnxruntime"
+    return Measurements(samples, found, 1, {name: {} for name in libraries}, {}, [remark])

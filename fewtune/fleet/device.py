@@ -20,9 +20,8 @@ from typing import Any
 
 import distributed
 
-from fewtune import errors
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import FewtuneError, MachineError
+from fewtune.errors import MachineError
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
 from fewtune.fleet.worker import Answer, carry_out, class_of
 from fewtune.machine.fingerprint import FingerprintOptions
@@ -207,7 +206,8 @@ class FleetRun:
         # The next order makes a session anew, from the journal.
         part.session = ""
         if answer.kind == "error":
-            raise getattr(errors, answer.error, FewtuneError)(f"{machine}: {answer.text}")
+            assert answer.error is not None
+            raise type(answer.error)(f"{machine}: {answer.error}")
         if answer.kind in ("fault", "died"):
             begun = [event["task"] for event in answer.events if event["kind"] == "start"]
             if not begun:

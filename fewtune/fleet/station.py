@@ -16,16 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fewtune.process.child_python import end_by_interrupts, end_with_parent
-
-if __name__ == "__main__":
-    # Before anything that takes time to load.
-    end_by_interrupts()
-    end_with_parent()
-
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
-from fewtune.process.apart import Reply
+from fewtune.process.apart import JobFailedError, as_raised
+from fewtune.process.child_python import end_with_parent, parents_connection
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import MeasuringJob
@@ -71,7 +65,7 @@ class ClientJournal(Journal):
             self.answer("batch")
             self.wait_for_order()
 
-    def answer(self, *content: str) -> None:
+    def answer(self, *content: object) -> None:
         """Let the device go, and answer the order."""
         self._held.close()
         self._send(content)
@@ -99,12 +93,14 @@ class ClientJournal(Journal):
         self._held.close()
 
 
-def serve(connection: Connection) -> None:
+def serve() -> None:
     """Hold the session that the first message describes.
 
     It has the fields of `MeasuringJob`; ``events``, those of the client's journal; ``folders``, the
     files of each folder that the session's arguments name, by path.
     """
+    end_with_parent()
+    connection = parents_connection()
     whole = connection.recv()
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         tempfile.tempdir = scratch
@@ -121,14 +117,12 @@ def serve(connection: Connection) -> None:
             journal.wait_for_order()
             with open(os.devnull, "w") as unseen:
                 job.hold(journal, Progress(stream=unseen))
-            answer = ["done"]
+            answer: list[object] = ["done"]
         except Exception as fault:  # noqa: BLE001 (the client raises it)
-            reply = Reply.of_fault(fault)
-            # Into the Dask worker's log: the client is sent a line.
-            print(reply.trace, file=sys.stderr)
-            answer = ["fault" if reply.trace else "error", reply.message, reply.error]
+            error = as_raised(fault)
+            answer = ["error", str(error), error]
+            if isinstance(error, JobFailedError):
+                # Into the Dask worker's log: the client is sent a line.
+                print(error.trace, file=sys.stderr)
+                answer = ["fault", error.line]
         journal.answer(*answer)
-
-
-if __name__ == "__main__":
-    serve(Connection(os.dup(0)))

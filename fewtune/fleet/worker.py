@@ -5,22 +5,20 @@ So a crash of TVM costs one task and not the worker, which loads no TVM itself.
 
 from __future__ import annotations
 
-import os
-import socket as sockets
-import subprocess
+import socket
 import sys
 import threading
 from contextlib import ExitStack
 from functools import cache
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import fewtune
 from fewtune.artifacts import Fingerprint
+from fewtune.errors import FewtuneError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.host import last_level_cache_bytes, own_caches_bytes
 from fewtune.process.apart import Job, run_apart
-from fewtune.process.child_python import TVM, child_python, end_by_interrupts, ending
+from fewtune.process.child_python import TVM, end_by_interrupts, ending, started
 from fewtune.process.warm import warm_process
 
 RESOURCE = "device"
@@ -49,29 +47,24 @@ class Answer(NamedTuple):
         What the session journaled meanwhile.
     text : str
         The error's message; the exception in a line; what ended the process.
-    error : str
-        The error's class in `fewtune.errors`.
+    error : FewtuneError or None
     """
 
     kind: str
     events: list[dict[str, Any]]
     text: str = ""
-    error: str = ""
+    error: FewtuneError | None = None
 
 
 class SessionProcess:
     """The process of a session, which waits for an order before each batch."""
 
     def __init__(self, whole: dict[str, Any]) -> None:
-        here, there = sockets.socketpair()
-        path = os.pathsep.join(each for each in sys.path if each)
-        self.process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.fleet.station"],
-            stdin=there.fileno(),
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        self.process, self._connection = started(
+            "fewtune.fleet.station:serve",
+            shows_output=True,
+            environment={"OPENBLAS_NUM_THREADS": "1"},
         )
-        there.close()
-        self._connection = Connection(here.detach())
         self._connection.send(whole)
 
     def step(self, silence_s: float) -> Answer:
@@ -147,7 +140,7 @@ class _Describe(Job):
 
     def run(self) -> list[Any]:
         own = detect_fingerprint(self.options.model_copy(update={"device": "here"}))
-        return [sockets.gethostname(), class_of(own)]
+        return [socket.gethostname(), class_of(own)]
 
 
 def describe(options: FingerprintOptions) -> list[Any]:

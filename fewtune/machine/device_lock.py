@@ -127,6 +127,7 @@ def device_lock(
     purpose: str,
     say: Callable[[str], None] = _say,
     poll_s: float = POLL_S,
+    path: Path | None = None,
 ) -> Iterator[None]:
     """Hold ``device`` for measuring while the block runs; wait while another process holds it.
 
@@ -140,25 +141,15 @@ def device_lock(
         Gets one line, once, if the device is not free.
     poll_s : float
         Seconds between two attempts.
+    path : Path, optional
+        The lock's file, `lock_path` unless given.
 
     Raises
     ------
     MachineError
         If the lock's path holds something that is no lock.
     """
-    with file_lock(lock_path(device), device, purpose, say, poll_s):
-        yield
-
-
-@contextmanager
-def file_lock(
-    path: Path,
-    name: str,
-    purpose: str,
-    say: Callable[[str], None] = _say,
-    poll_s: float = POLL_S,
-) -> Iterator[None]:
-    """Hold the lock at ``path``, which stands for ``name``; otherwise as `device_lock`."""
+    path = path or lock_path(device)
     descriptor = _opened(path)
     _held.add(descriptor)
     waited = False
@@ -168,7 +159,7 @@ def file_lock(
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not waited:
-                    say(f"{purpose}: waiting for {name}, which is busy: {_holder(descriptor)}")
+                    say(f"{purpose}: waiting for {device}, which is busy: {_holder(descriptor)}")
                     waited = True
                 time.sleep(poll_s)
                 continue

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 
 def cores_off_the_pool() -> set[int]:
     """The usable cores to which no thread of TVM's pool is bound; all usable ones if none is left.
@@ -78,38 +80,17 @@ def _cache_sizes(caches: Path) -> list[int]:
     return sizes
 
 
-STAT = Path("/proc/stat")
-# Figures of a core's line, after the label: user, nice, system, idle, iowait, irq, softirq, steal.
-_BUSY, _STEAL = (1, 2, 3, 6, 7), 8
+def _core_seconds(cores: set[int]) -> tuple[float, float]:
+    """Seconds since the start that some cores were busy, and that the host kept: both summed."""
+    figures = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+    busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in figures)
+    return busy_s, sum(each.steal for each in figures)
 
 
-def _core_seconds(stat: Path, cores: set[int]) -> tuple[float, float]:
-    """Seconds since the start that some cores were busy, and that the host kept: both summed.
-
-    Zero where there is no such file.
-    """
-    try:
-        lines = [line.split() for line in stat.read_text().splitlines()]
-    except OSError:
-        return 0.0, 0.0
-    names = {f"cpu{number}" for number in cores}
-    figures = [line for line in lines if len(line) > _STEAL and line[0] in names]
-    busy = sum(int(line[place]) for line in figures for place in _BUSY)
-    stolen = sum(int(line[_STEAL]) for line in figures)
-    ticks_a_second = os.sysconf("SC_CLK_TCK")
-    return busy / ticks_a_second, stolen / ticks_a_second
-
-
-def stolen_s(stat: Path = STAT) -> float:
-    """Seconds since the machine's start that the host kept from a core: the usable cores' mean.
-
-    Parameters
-    ----------
-    stat : Path
-        Where Linux reports it; if there is no such file, the answer is 0.
-    """
+def stolen_s() -> float:
+    """Seconds since the machine's start that the host kept from a core: the usable cores' mean."""
     usable = os.sched_getaffinity(0)
-    return _core_seconds(stat, usable)[1] / len(usable)
+    return _core_seconds(usable)[1] / len(usable)
 
 
 class Neighbours:
@@ -119,15 +100,12 @@ class Neighbours:
     ----------
     threads : int
         Of this process. Usable cores that they leave free may be taken: they do not count.
-    stat : Path
-        As for `stolen_s`.
     """
 
-    def __init__(self, threads: int, stat: Path = STAT) -> None:
+    def __init__(self, threads: int) -> None:
         # Those of now: what is measured moves this thread from core to core.
         self._cores = os.sched_getaffinity(0)
         self._spare = len(self._cores) - threads
-        self._stat = stat
         self._last = self._read()
 
     def taken_cores(self) -> float:
@@ -137,28 +115,7 @@ class Neighbours:
         return max(0.0, others_s / passed_s - self._spare) if passed_s > 0 else 0.0
 
     def _read(self) -> tuple[float, float]:
-        return time.perf_counter(), sum(
-            _core_seconds(self._stat, self._cores)
-        ) - time.process_time()
-
-
-class Stolen:
-    """Measures the time that the host keeps from now on.
-
-    Parameters
-    ----------
-    stat : Path
-        As for `stolen_s`.
-    """
-
-    def __init__(self, stat: Path = STAT) -> None:
-        self._stat = stat
-        self._began_s, self._stolen_s = time.perf_counter(), stolen_s(stat)
-
-    def pct(self) -> float:
-        """Per cent of the cores' time until now."""
-        passed_s = time.perf_counter() - self._began_s
-        return stolen_pct(stolen_s(self._stat) - self._stolen_s, passed_s)
+        return time.perf_counter(), sum(_core_seconds(self._cores)) - time.process_time()
 
 
 def stolen_pct(kept_s: float, passed_s: float) -> float:

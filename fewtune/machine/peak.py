@@ -17,7 +17,7 @@ from fewtune.artifacts import BYTES_AN_INSTRUCTION
 from fewtune.machine.host import apart_from_the_pool
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.target import has_own_device, tvm_device
+from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import build, has_feature, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.intrinsics import frames_without_source
@@ -240,10 +240,3 @@ class PeakMeter:
             byte_gops = of_bytes.giga_a_second(_REPEATS) if of_bytes else 0.0
             stream_s = _fastest_s(self._triad, self._device, self._buffers, _STREAM_REPEATS)
         return Peak(gflops, self._moved_bytes / stream_s / 1e9, byte_gops)
-
-
-def peak_meter(
-    target: tvm.target.Target, threads: int, *, with_bytes: bool = True
-) -> PeakMeter | None:
-    """The meter of a target's machine; None if kernels run on a GPU or a board."""
-    return None if has_own_device(target) else PeakMeter(target, threads, with_bytes=with_bytes)

@@ -7,7 +7,6 @@ it (TVM's documentation): keep both on a private network.
 from __future__ import annotations
 
 import gc
-import json
 import re
 import shutil
 import socket
@@ -16,7 +15,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +23,7 @@ import numpy as np
 from fewtune.artifacts import MAIN, Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, versions
+from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import architecture, is_foreign, resolve_target, target_json
 from fewtune.runtime.tvm import relax, tvm
@@ -223,9 +222,10 @@ def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
             f'\'{{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", '
             f'"num-cores": 4}}\', not {options.target!r}'
         )
-    cores = int(_config(options.target).get("num-cores", 1))
+    known = 1 if options.threads == "auto" else options.threads
+    target = resolve_target(options.target, known, elsewhere=True)
+    cores = int(target.attrs.get("num-cores", 1))
     threads = cores if options.threads == "auto" else options.threads
-    target = resolve_target(options.target, threads, elsewhere=True)
     linker(target, options.cross_compiler)
     ask_tracker(address)
     return Fingerprint(
@@ -241,16 +241,8 @@ def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
     )
 
 
-def _config(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError:
-        config = None
-    return config if isinstance(config, dict) else {}
-
-
-class BoardModel:
-    """A compiled model on a board; as `fewtune.runtime.executable.CompiledModel`.
+class BoardModel(CompiledModel):
+    """A compiled model on a board.
 
     Parameters
     ----------
@@ -270,7 +262,7 @@ class BoardModel:
         target: tvm.target.Target,
         link: Callable[..., None] | None,
     ) -> None:
-        self._device = remote_device(session, target)
+        self.device = remote_device(session, target)
         with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
             # A board's loader does not load a second library of the same name.
             path = Path(scratch) / f"model-{uuid.uuid4().hex}.so"
@@ -280,34 +272,19 @@ class BoardModel:
                 export_library(executable, path, link)
             session.upload(str(path))
         self._function = MAIN
-        self._machine = relax.VirtualMachine(session.load_module(path.name), self._device)
-
-    def at(self, function: str) -> BoardModel:
-        """The same model at another of its shapes."""
-        other = copy(self)
-        other._function = function
-        return other
+        self._machine = relax.VirtualMachine(session.load_module(path.name), self.device)
 
     def set_inputs(self, inputs: list[np.ndarray]) -> None:
         """Copy the inputs to the board; `run` uses them until the next call."""
-        tensors = [tvm.runtime.tensor(value, self._device) for value in inputs]
+        tensors = [tvm.runtime.tensor(value, self.device) for value in inputs]
         self._machine.set_input(self._function, *tensors)
 
-    def run(self) -> None:
-        """Run once."""
+    def run(self) -> list[tvm.runtime.Tensor]:
+        """Run once; returns when the board has finished."""
         self._machine.invoke_stateful(self._function)
-
-    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Run once on ``inputs`` and copy the outputs back."""
-        self.set_inputs(inputs)
-        self.run()
-        found = self._machine.get_outputs(self._function)
-        several = found if isinstance(found, list | tuple) else [found]
-        return [output.numpy() for output in several]
+        return self._finished(self._machine.get_outputs(self._function))
 
     def times_s(self, calls: int) -> list[float]:
         """Seconds of each of some runs on the inputs that were set, by the board's clock."""
-        timed = self._machine.time_evaluator(
-            "invoke_stateful", self._device, number=1, repeat=calls
-        )
+        timed = self._machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=calls)
         return [float(value) for value in timed(self._function).results]

@@ -11,10 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +28,11 @@ from fewtune.machine.rpc_board import (
     reserve,
     set_board_threads,
 )
-from fewtune.measure.checking import CHECK_LIMIT_S
 from fewtune.measure.device import Capabilities, Device
-from fewtune.measure.measurer import Batch, Measurer
+from fewtune.measure.measurer import Measurer
 from fewtune.runtime.tvm import relax, usable_cores
-from fewtune.schedule_check.check import ScheduleCheck, Verdict
-from fewtune.timing.buffers import Specs
-from fewtune.timing.timer import Race
-from fewtune.trial.outcome import Built, Failure, Outcome, RequestFailedError, WorkerLostError
+from fewtune.timing.timer import Specs
+from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
 from fewtune.workers.board import BoardBuilder, BoardRunner
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
@@ -66,6 +60,7 @@ class BoardPool(WorkerPool):
         settings = (target, folder, fingerprint.cross_compiler)
         super().__init__(target, threads, usable_cores(), _OPTIONS, BoardBuilder, settings)
         board = (target, threads, folder, fingerprint.at)
+        self.devices = boards
         self.runners = [WorkerHandle(BoardRunner, board, threads) for _ in range(boards)]
         for runner in self.runners:
             runner.start()
@@ -102,63 +97,21 @@ class BoardMeasurer(Measurer):
     pool: BoardPool
 
     def __init__(self, pool: BoardPool, at: str) -> None:
-        super().__init__(pool)
+        super().__init__(pool, overlap=True)
         self._at = at
         self._board_of: dict[str, int] = {}
 
-    def _measured_batch(self, payload: list[str], batch: Batch) -> list[Outcome]:
-        with self.phases.timed("build_s"):
-            built = self.pool.build(payload)
-        boards = [self._board(specs) for specs in batch.specs]
-        # Boards measure in parallel: candidates race only against those of their own board.
-        batch = replace(batch, races=list(zip(boards, batch.races, strict=True)))
-
-        def run(board: int) -> None:
-            for place in (p for p, each in enumerate(boards) if each == board):
-                result, bar_s = built[place], batch.bar_s(place)
-                if isinstance(result, Failure):
-                    batch.end(place, Outcome.failed(result))
-                    continue
-                outcome = self._raced(board, result, batch.specs[place], bar_s)
-                if batch.checks is not None:
-                    wanted = batch.checks[place]
-                    ask = partial(self._verdict_of, board, result, wanted)
-                    outcome = self.checking.checked(outcome, ask, wanted, bar_s)
-                batch.end(place, outcome)
-
-        with self.phases.timed("run_s"), ThreadPoolExecutor(len(boards) or 1) as executor:
-            for _ in executor.map(run, sorted(set(boards))):
-                pass
-        outcomes = batch.settle(self.failures)
-        with self.phases.timed("build_s"):
-            self.pool.tidy()
-        return outcomes
-
-    def _board(self, specs: Specs) -> int:
+    def _device(self, specs: Specs) -> int:
         """The board of the tasks with such buffers; a new task gets the board with the fewest."""
         task = repr(specs)
         if task not in self._board_of:
             load = Counter(self._board_of.values())
-            self._board_of[task] = min(range(len(self.pool.runners)), key=lambda b: (load[b], b))
+            self._board_of[task] = min(range(self.pool.devices), key=lambda b: (load[b], b))
         return self._board_of[task]
 
-    def _raced(self, board: int, built: Built, specs: Specs, bar_s: float | None) -> Outcome:
-        limit_s, runner = _OPTIONS.run_timeout_s, self._runner(board)
-        try:
-            measured = runner.call(limit_s, BoardRunner.measure, built.number, specs, Race(bar_s))
-        except (WorkerLostError, RequestFailedError) as fault:
-            return Outcome.failed(Failure.of(fault, running=True))
-        return Outcome(measured.run_s)
-
-    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Verdict:
-        return self._verdict_of(0, built, wanted)
-
-    def _verdict_of(self, board: int, built: Built, wanted: ScheduleCheck) -> Verdict:
-        return self._runner(board).call(CHECK_LIMIT_S, BoardRunner.check, built.number, wanted)
-
-    def _runner(self, board: int) -> WorkerHandle:
-        """The process of a board, with a session."""
-        runner = self.pool.runners[board]
+    def _handle(self, specs: Specs, built: Built) -> WorkerHandle:
+        """The process of the task's board, with a session."""
+        runner = self.pool.runners[self._device(specs)]
         try:
             runner.call(2 * BACK_S, BoardRunner.connect)
         except (WorkerLostError, RequestFailedError) as fault:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import KINDS, FingerprintOptions, detect_fingerprint
-from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
@@ -96,7 +95,7 @@ class Device(ABC):
         """Links libraries for it, as TVM's ``fcompile``; None for this machine's compiler."""
         return None
 
-    def load(self, executable: relax.VMExecutable | Path) -> CompiledModel | BoardModel:
+    def load(self, executable: relax.VMExecutable | Path) -> CompiledModel:
         """A compiled model, ready to run there.
 
         Parameters

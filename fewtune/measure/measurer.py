@@ -1,25 +1,47 @@
-"""Build and measure candidates of one task through a worker pool."""
+"""Build and measure candidates through a worker pool, and check those that may win."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from threading import Lock
 
-from fewtune.measure.checking import CHECK_LIMIT_S, Checking
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
-from fewtune.timing.buffers import Specs
-from fewtune.timing.timer import Measured, Race
-from fewtune.trial.outcome import Built, Failure, Outcome, RequestFailedError, WorkerLostError
+from fewtune.timing.timer import Race, Specs
+from fewtune.trial.outcome import (
+    WRONG_OUTPUT,
+    Built,
+    Failure,
+    Outcome,
+    RequestFailedError,
+    WorkerLostError,
+)
 from fewtune.trial.phases import Phases
+from fewtune.workers.handle import WorkerHandle
 from fewtune.workers.pool import WorkerPool
 from fewtune.workers.worker import Worker
+
+# A task's first check may have to compile and run its kernel without any schedule.
+CHECK_LIMIT_S = 120.0
+# A candidate is checked if it takes at most so many times the fastest of its task so far: slower
+# ones neither win nor take part in finals.
+_WITHIN = 1.2
+# A check that takes longer is made only of candidates that beat the fastest so far. For VGG 19's
+# first product, each check copies 411 MB of weights into another layout, and all its candidates are
+# about as fast, since they wait for memory.
+_DEAR_S = 0.1
+
+
+def is_check_due(cost_s: float, time_s: float, best_s: float | None) -> bool:
+    """Whether a candidate is checked: by its task's last check, its time and the fastest's."""
+    within = 1.0 if cost_s > _DEAR_S else _WITHIN
+    return best_s is None or time_s <= within * best_s
 
 
 @dataclass
@@ -42,6 +64,7 @@ class Batch:
     best_s: Sequence[float | None]
     races: Sequence[Hashable]
     checks: Sequence[ScheduleCheck] | None = None
+    phases: Phases = field(init=False, default_factory=Phases)
     _fastest_s: dict[Hashable, float] = field(init=False, default_factory=dict)
     _ended: dict[int, Outcome] = field(init=False, default_factory=dict)
 
@@ -73,7 +96,7 @@ def module_specs(module: tvm.IRModule) -> Specs:
 
 @dataclass
 class Measurer:
-    """Builds a batch on all workers and races its candidates one at a time.
+    """Builds a batch on all workers and races its candidates, one at a time on each device.
 
     On a CPU, building and measuring would share the cores, so one follows the other: two builds
     slow a kernel of two threads by half, and unevenly.
@@ -82,12 +105,10 @@ class Measurer:
     ----------
     pool : WorkerPool
     overlap : bool
-        Measure a candidate as soon as it is built, while others build: for a device of its own.
+        Measure a candidate as soon as it is built, while others build: for devices of their own.
     cold_weights : bool
         Every measured call finds its weights in memory, as in a model whose weights outgrow the
         cache (`fewtune.timing.cache_state`).
-    checking : Checking
-        Which candidates' outputs are compared with what their tasks compute.
 
     Attributes
     ----------
@@ -98,11 +119,12 @@ class Measurer:
     pool: WorkerPool
     overlap: bool = False
     cold_weights: bool = False
-    checking: Checking = field(default_factory=Checking)
     phases: Phases = field(default_factory=Phases)
     failures: Counter[str] = field(default_factory=Counter)
     most_flops_s: float = float("inf")
     _prepared: set[str] = field(default_factory=set)
+    # Seconds of each task's last check, by its key, without computing the right outputs.
+    _check_costs_s: dict[str, float] = field(default_factory=dict)
 
     def measure(
         self,
@@ -124,8 +146,8 @@ class Measurer:
             The time each has to beat to be measured in full. Within a call, an earlier
             candidate of the same race lowers it.
         races : sequence of hashable, optional
-            The race of each: candidates of different tasks do not race against each other. All are
-            in one race unless given.
+            The race of each: candidates of different tasks do not race against each other, nor do
+            those of different devices. All are in one race unless given.
         checks : sequence of ScheduleCheck, optional
             The check of each. A candidate with wrong outputs has failed.
 
@@ -134,92 +156,88 @@ class Measurer:
         outcomes : list of Outcome
             In the order of ``modules``.
         """
+        began_s = time.perf_counter()
         # All are in one new race, which no later call continues.
         races = [object()] * len(modules) if races is None else races
+        devices = [self._device(each) for each in specs]
+        batch = Batch(specs, best_s, list(zip(devices, races, strict=True)), checks)
         payload = [tvm.ir.save_json(module) for module in modules]
-        return self._measured_batch(payload, Batch(specs, best_s, races, checks))
-
-    def _measured_batch(self, payload: list[str], batch: Batch) -> list[Outcome]:
-        """Build and race a batch of modules in TVM JSON; see `measure`."""
         if self.overlap:
-            return self._overlapped(payload, batch)
-        with self.phases.timed("build_s"):
-            built = self.pool.build(payload)
-        self._prepare(batch.checks or ())
-        for place, result in enumerate(built):
-            bar_s = batch.bar_s(place)
-            outcome, result = self._race(result, payload[place], batch.specs[place], bar_s)
-            if isinstance(result, Built):
-                outcome = self._checked(outcome, result, batch, place)
-            batch.end(place, outcome)
-        outcomes = batch.settle(self.failures)
-        with self.phases.timed("build_s"):
-            self.pool.tidy()
-        return outcomes
+            locks = [Lock() for _ in range(self.pool.devices)]
 
-    def _overlapped(self, payload: list[str], batch: Batch) -> list[Outcome]:
-        started, checked_s = time.perf_counter(), self.phases.check_s
-        device_s = self.pool.device_s
+            def built(place: int, result: Built | Failure) -> None:
+                with locks[devices[place]]:
+                    self._finish(batch, place, result)
 
-        def measurement(place: int, number: int) -> tuple[Any, ...]:
-            race = Race(batch.bar_s(place), cold_weights=self.cold_weights)
-            return Worker.measure, number, batch.specs[place], race
-
-        def done(place: int, built: Built | Failure, measured: Measured | None) -> None:
-            if isinstance(built, Failure):
-                batch.end(place, Outcome.failed(built))
-            elif measured is not None:
-                # Its worker is idle, and so is the device.
-                outcome = Outcome(measured.run_s)
-                batch.end(place, self._checked(outcome, built, batch, place))
-
-        self.pool.run(payload, done, measurement)
+            self.pool.run(payload, built)
+        else:
+            self._measure_in_order(payload, batch)
         self.pool.tidy()
-        device_s = self.pool.device_s - device_s
-        self.phases.run_s += device_s
-        elapsed_s = time.perf_counter() - started
-        self.phases.build_s += elapsed_s - device_s - (self.phases.check_s - checked_s)
+        # Devices measure in parallel.
+        spent = batch.phases.times(1 / self.pool.devices)
+        spent.build_s = max(0.0, time.perf_counter() - began_s - spent.total_s())
+        self.phases.add(spent)
         return batch.settle(self.failures)
 
-    def _race(
-        self, result: Built | Failure, payload: str, specs: Specs, bar_s: float | None
-    ) -> tuple[Outcome, Built | Failure]:
-        """The outcome, and the measured build: a new one if the worker had lost the first."""
-        if isinstance(result, Failure):
-            return Outcome.failed(result), result
-        if not self._lives(result):
-            # The worker died under an earlier candidate and took this one's code along.
-            started = time.perf_counter()
-            rebuilt = self.pool.build([payload])[0]
-            self.phases.build_s += time.perf_counter() - started
-            if isinstance(rebuilt, Failure):
-                return Outcome.failed(rebuilt), rebuilt
-            result = rebuilt
-        with self.phases.timed("run_s"):
+    def _measure_in_order(self, payload: list[str], batch: Batch) -> None:
+        built = self.pool.build(payload)
+        self._prepare(batch)
+        for place, result in enumerate(built):
+            if isinstance(result, Built) and self.pool.handles[result.worker].lost_since(result):
+                # The worker died under an earlier candidate and took this one's code along.
+                (result,) = self.pool.build([payload[place]])
+            self._finish(batch, place, result)
+
+    def _finish(self, batch: Batch, place: int, built: Built | Failure) -> None:
+        """Race a candidate, and check its outputs if that is due."""
+        if isinstance(built, Failure):
+            batch.end(place, Outcome.failed(built))
+            return
+        handle, bar_s = self._handle(batch.specs[place], built), batch.bar_s(place)
+        race = Race(bar_s, cold_weights=self.cold_weights)
+        limit_s, method = self.pool.options.run_timeout_s, handle.kind.measure
+        with batch.phases.timed("run_s"):
             try:
-                return Outcome(self._measured(result, specs, bar_s)), result
+                measured = handle.call(limit_s, method, built.number, batch.specs[place], race)
+                self.most_flops_s = measured.most_flops_s or self.most_flops_s
+                outcome = Outcome(measured.run_s)
             except (WorkerLostError, RequestFailedError) as fault:
-                return Outcome.failed(Failure.of(fault, running=True)), result
+                outcome = Outcome.failed(Failure.of(fault, running=True))
+        if batch.checks is not None and outcome.run_s:
+            wanted = batch.checks[place]
+            ask = partial(handle.call, CHECK_LIMIT_S, handle.kind.check, built.number, wanted)
+            with batch.phases.timed("check_s"):
+                outcome = self._checked(outcome, ask, wanted, bar_s)
+        batch.end(place, outcome)
 
-    def _checked(self, outcome: Outcome, built: Built, batch: Batch, place: int) -> Outcome:
+    def _checked(
+        self,
+        outcome: Outcome,
+        ask: Callable[[], Verdict],
+        wanted: ScheduleCheck,
+        bar_s: float | None,
+    ) -> Outcome:
         """The outcome, after the check of its outputs if that is due."""
-        if batch.checks is None:
-            return outcome
-        wanted, bar_s = batch.checks[place], batch.bar_s(place)
-        with self.phases.timed("check_s"):
-            ask = partial(self._verdict, built, wanted)
-            return self.checking.checked(outcome, ask, wanted, bar_s)
+        if not is_check_due(self._check_costs_s.get(wanted.key, 0.0), outcome.median_s, bar_s):
+            return replace(outcome, is_checked=False)
+        try:
+            verdict = ask()
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Outcome.failed(Failure.of(fault, running=True))
+        self._check_costs_s[wanted.key] = verdict.spent_s - verdict.reference_s
+        return outcome if verdict.is_right else Outcome(None, WRONG_OUTPUT, verdict.fault)
 
-    def _prepare(self, checks: Sequence[ScheduleCheck]) -> None:
+    def _prepare(self, batch: Batch) -> None:
         """Compute the references of new tasks on all workers at a time.
 
         Compiling a default kernel takes 0.15 s on one core; checks follow each other, and the other
         cores would be idle meanwhile. The reference of a default schedule is its own output.
         """
+        checks = batch.checks or ()
         new = {check.key: check for check in checks if check.key not in self._prepared}
         self._prepared |= new.keys()
         waiting = [check for check in new.values() if not check.is_default]
-        if not waiting or not self.checking.is_on:
+        if not waiting:
             return
 
         def prepare(place: int) -> None:
@@ -228,24 +246,13 @@ class Measurer:
                 with suppress(WorkerLostError, RequestFailedError):
                     self.pool.handles[place].call(CHECK_LIMIT_S, Worker.prepare, wanted)
 
-        with self.phases.timed("check_s"), ThreadPoolExecutor() as threads:
+        with batch.phases.timed("check_s"), ThreadPoolExecutor() as threads:
             list(threads.map(prepare, range(len(self.pool.handles))))
 
-    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Verdict:
-        """What the worker that has a build says about its outputs."""
-        handle = self.pool.handles[built.worker]
-        return handle.call(CHECK_LIMIT_S, Worker.check, built.number, wanted)
+    def _device(self, specs: Specs) -> int:
+        """The number of the device that measures a task with such buffers."""
+        return 0
 
-    def _lives(self, built: Built) -> bool:
-        return not self.pool.handles[built.worker].lost_since(built)
-
-    def _measured(self, built: Built, specs: Specs, bar_s: float | None) -> list[float]:
-        measured = self.pool.handles[built.worker].call(
-            self.pool.options.run_timeout_s,
-            Worker.measure,
-            built.number,
-            specs,
-            Race(bar_s, cold_weights=self.cold_weights),
-        )
-        self.most_flops_s = measured.most_flops_s or self.most_flops_s
-        return measured.run_s
+    def _handle(self, specs: Specs, built: Built) -> WorkerHandle:
+        """The process that measures a build."""
+        return self.pool.handles[built.worker]

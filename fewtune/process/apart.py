@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
-import subprocess
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,12 +31,21 @@ from fewtune.errors import (
     disk_line,
     last_line,
 )
-from fewtune.process.child_python import SHOW_STDERR, child_python, ending, interrupt_of
+from fewtune.process.child_python import (
+    SHOW_STDERR,
+    end_with_parent,
+    ending,
+    interrupt_of,
+    is_child_of,
+    parents_connection,
+    started,
+)
+from fewtune.process.contexts import without_gc
 from fewtune.util.files import full_disk
 
 
 class Job(BaseModel):
-    """Work that a child process does; its fields are sent as JSON.
+    """Work that a child process does; its fields and its result are pickled.
 
     Attributes
     ----------
@@ -47,62 +57,44 @@ class Job(BaseModel):
     # Whether the child writes to its parent's streams.
     shows_output: ClassVar[bool] = False
     environment: ClassVar[dict[str, str]] = {}
-    # What a user can do if native code crashes.
+    # Whether the child is no fork of the warm process.
+    is_fresh: ClassVar[bool] = False
+    # What a user can do if the system kills it, and if native code crashes.
+    lighter: ClassVar[str] = "give smaller shapes, or run it on a machine with more memory"
     advice: ClassVar[str] = "export the model in another way, or end it before that place"
 
     left_out: dict[str, str] = Field(default_factory=dict)
 
     def run(self) -> Any:
-        """Do the work; the result is made of JSON values."""
+        """Do the work."""
         raise NotImplementedError
-
-    @classmethod
-    def place(cls) -> str:
-        """Where the child finds the class: ``module:class``."""
-        return f"{cls.__module__}:{cls.__qualname__}"
 
 
 class JobFailedError(RuntimeError):
     """An exception in a child that is no `FewtuneError`; ``line`` names it and its cause."""
 
     def __init__(self, line: str, trace: str) -> None:
-        super().__init__(f"in the process for it:\n{trace}")
-        self.line = line
+        super().__init__(line, trace)
+        self.line, self.trace = line, trace
+
+    def __str__(self) -> str:
+        return f"in the process for it:\n{self.trace}"
 
 
-@dataclass
-class Reply:
-    """A job's result, the error that a user can mend, or any other exception."""
-
-    result: Any = None
-    error: str = ""
-    message: str = ""
-    trace: str = ""
-
-    @classmethod
-    def of_fault(cls, fault: Exception) -> Reply:
-        """An exception as the parent raises it: of the class of `fewtune.errors` that it is."""
-        if isinstance(fault, FewtuneError):
-            kind = next(c for c in type(fault).__mro__ if getattr(errors, c.__name__, None) is c)
-            return cls(error=kind.__name__, message=str(fault))
-        if isinstance(fault, MemoryError):
-            return cls(error="MachineError", message="this needs more memory than there is")
-        if isinstance(fault, OSError) and fault.errno in MACHINES_FAULT:
-            return cls(error="MachineError", message=disk_line(fault))
-        message = f"{type(fault).__name__}: {last_line(fault)}"
-        trace = "".join(traceback.format_exception(fault))
-        return cls(error="JobFailedError", message=message, trace=trace)
-
-    def get(self) -> Any:
-        """The result; raises if there is none."""
-        if self.trace:
-            raise JobFailedError(self.message, self.trace)
-        if self.error:
-            raise getattr(errors, self.error)(self.message)
-        return self.result
+def as_raised(fault: Exception) -> FewtuneError | JobFailedError:
+    """An exception as the parent raises it: of the class of `fewtune.errors` that it is."""
+    if isinstance(fault, FewtuneError):
+        kind = next(c for c in type(fault).__mro__ if getattr(errors, c.__name__, None) is c)
+        return kind(str(fault))
+    if isinstance(fault, MemoryError):
+        return MachineError("this needs more memory than there is")
+    if isinstance(fault, OSError) and fault.errno in MACHINES_FAULT:
+        return MachineError(disk_line(fault))
+    trace = "".join(traceback.format_exception(fault))
+    return JobFailedError(f"{type(fault).__name__}: {last_line(fault)}", trace)
 
 
-JOB, NOTE, REPLY = "job.json", "note.json", "reply.json"
+_JOB, _NOTE = "job", "note.json"
 
 
 @dataclass
@@ -223,9 +215,9 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait()
+        self._process.terminate()
+        self._process.wait()
+        self._connection.close()
         self._scratch.cleanup()
 
     def result(self) -> Any:
@@ -240,9 +232,15 @@ class Child:
         CrashedError
             If a signal ended it.
         """
+        reply = None
+        with suppress(EOFError, ConnectionResetError):
+            reply = self._connection.recv()
         code, folder = self._process.wait(), Path(self._scratch.name)
-        if (folder / REPLY).is_file():
-            return Reply(**json.loads((folder / REPLY).read_text())).get()
+        if reply is not None:
+            result, error = reply
+            if error is not None:
+                raise error
+            return result
         if interrupt := interrupt_of(code):
             raise interrupt
         no_room = full_disk(folder)
@@ -270,22 +268,44 @@ class Child:
         if further:
             left_out = left_out | note.left_out | further
             self.job = self.job.model_copy(update={"left_out": left_out})
-            self._scratch.cleanup()
+            self.__exit__()
             self._start()
         return bool(further)
 
     def _start(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-apart-")
         folder, job = Path(self._scratch.name), self.job
-        (folder / JOB).write_text(json.dumps(job.model_dump(), default=_plain))
-        hidden = None if job.shows_output else subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.process.child", job.place(), folder, str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=hidden,
-            stderr=None if os.environ.get(SHOW_STDERR) else hidden,
-            env={**os.environ, **job.environment},
+        (folder / _JOB).write_bytes(pickle.dumps(job))
+        self._process, self._connection = started(
+            "fewtune.process.apart:do_job",
+            f"{type(job).__module__}:{type(job).__qualname__}",
+            folder,
+            str(os.getpid()),
+            shows_output=job.shows_output,
+            is_fresh=job.is_fresh,
+            environment=job.environment,
         )
+
+
+def do_job(_kind: str, folder: str, parent: str) -> None:
+    """Do the job that a folder holds, in a child of the process ``parent``."""
+    end_with_parent()
+    if not is_child_of(int(parent)):
+        # The parent ended while this process was loading.
+        return
+    # Temporary files go where the parent removes them, however this process ends.
+    tempfile.tempdir = folder
+    keep_note_in(Path(folder, _NOTE))
+    try:
+        with without_gc(for_good=True):
+            job = pickle.loads(Path(folder, _JOB).read_bytes())
+        reply: tuple[Any, Exception | None] = (job.run(), None)
+    except Exception as fault:  # noqa: BLE001 (the parent raises it)
+        error = as_raised(fault)
+        reply = (None, error)
+        if isinstance(error, JobFailedError):
+            print(error.trace, file=sys.stderr)
+    parents_connection().send(reply)
 
 
 def _result(child: Child) -> Any:
@@ -295,9 +315,7 @@ def _result(child: Child) -> Any:
             return child.result()
         except CrashedError as crash:
             if crash.code == -signal.SIGKILL:
-                raise MachineError(
-                    f"{crash}: give smaller shapes, or run it on a machine with more memory"
-                ) from None
+                raise MachineError(f"{crash}: {child.job.lighter}") from None
             if not child.again_without(crash.note, str(crash)):
                 is_shown = bool(os.environ.get(SHOW_STDERR))
                 hint = "" if is_shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
@@ -305,13 +323,8 @@ def _result(child: Child) -> Any:
                 raise InputError(f"{crash}{steps}: {child.job.advice}{hint}") from None
 
 
-def _plain(value: Any) -> Any:
-    """A value of NumPy as JSON has it; anything else as text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
 def _note_in(folder: Path) -> Note:
     try:
-        return Note(**json.loads((folder / NOTE).read_text().splitlines()[0]))
+        return Note(**json.loads((folder / _NOTE).read_text().splitlines()[0]))
     except (OSError, ValueError, TypeError, IndexError):
         return Note()

@@ -9,7 +9,12 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from fewtune.errors import Terminated
 
@@ -27,6 +32,52 @@ _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 def child_python() -> str:
     """The program to run modules with, ``sys.executable`` unless the environment names another."""
     return shutil.which(os.environ.get(CHILD_PYTHON, "")) or sys.executable
+
+
+def started(
+    function: str,
+    *arguments: str | Path,
+    shows_output: bool = False,
+    is_fresh: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a process that calls a function; its standard input is a socket to this one.
+
+    Parameters
+    ----------
+    function : str
+        ``module:function``.
+    arguments : str or Path
+        Texts that it is given. The warm process loads the modules of those like ``module:class``.
+    shows_output : bool
+        Whether it writes to this process's streams.
+    is_fresh : bool
+        Start Python even if there is a warm process, all of whose forks share their addresses.
+    environment : mapping, optional
+        Variables beside this process's own.
+    """
+    hidden = None if shows_output else subprocess.DEVNULL
+    here, there = socket.socketpair()
+    with there:
+        python = sys.executable if is_fresh else child_python()
+        process = subprocess.Popen(
+            [python, "-m", "fewtune.process.child", function, *arguments],
+            # Every way of starting Python passes it on.
+            stdin=there.fileno(),
+            stdout=hidden,
+            stderr=None if os.environ.get(SHOW_STDERR) else hidden,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                **(environment or {}),
+            },
+        )
+    return process, Connection(here.detach())
+
+
+def parents_connection() -> Connection:
+    """The other end of `started`'s socket."""
+    return Connection(os.dup(0))
 
 
 def is_child_of(parent: int) -> bool:

@@ -32,6 +32,7 @@ from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.process.contexts import SharedContext
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
+# Seconds that it has to end by itself.
 _PATIENCE_S = 3.0
 # A socket's path has at most 107 bytes; its own folder's name and its own take 21.
 _LONGEST_FOLDER = 85
@@ -45,7 +46,6 @@ def warm_process(
     modules: Sequence[str],
     needs: Mapping[str, Sequence[str]] | None = None,
     folder: Path | None = None,
-    patience_s: float = _PATIENCE_S,
     *,
     is_for_cpu: bool = False,
 ) -> Iterator[None]:
@@ -59,8 +59,6 @@ def warm_process(
         By module, the modules that are loaded in its place.
     folder : Path, optional
         Where it starts, the current one unless given.
-    patience_s : float
-        Seconds that it has to end by itself; then it is killed.
     is_for_cpu : bool
         Whether no process that it forks uses a GPU.
     """
@@ -72,14 +70,14 @@ def warm_process(
             return contextlib.nullcontext()
         needed = {module: [*each] for module, each in (needs or {}).items()}
         wanted = {"modules": [*modules], "needs": needed}
-        return _started(wanted, folder or Path.cwd(), patience_s)
+        return _started(wanted, folder or Path.cwd())
 
     with _WARM.entered(made):
         yield
 
 
 @contextmanager
-def _started(wanted: Mapping[str, Any], where: Path, patience_s: float) -> Iterator[None]:
+def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="warm.", dir=_short_folder()))
     before = dict(os.environ)
     try:
@@ -115,7 +113,7 @@ def _started(wanted: Mapping[str, Any], where: Path, patience_s: float) -> Itera
             ours.close()
             process.send_signal(signal.SIGHUP)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience_s)
+                process.wait(_PATIENCE_S)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -36,7 +36,6 @@ def main(arguments: list[str]) -> int:
         "arguments": arguments[1:],
         "folder": os.getcwd(),  # noqa: PTH109 (pathlib takes as long to load as all else)
         "environment": dict(os.environ),
-        "group": os.getpgrp(),
     }
     content = json.dumps(request).encode()
     try:
@@ -55,10 +54,9 @@ def main(arguments: list[str]) -> int:
         except OSError:
             pass  # it is gone, and what it forked with it
 
+    # The fork has a process group of its own: signals to this group do not reach it.
     signal.signal(signal.SIGTERM, forward)
-    # If the fork has a process group of its own, signals to this group do not reach it.
-    own = answer == b"g"
-    signal.signal(signal.SIGINT, forward if own else signal.SIG_IGN)
+    signal.signal(signal.SIGINT, forward)
     code = _awaited(warm, parent)
     if code < 0:
         # The fork was ended by a signal: the waiting process has to see the same.

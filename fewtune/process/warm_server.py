@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from fewtune.process.child_python import TVM, end_with_parent
 
 _PATIENCE_S = 3.0
@@ -36,13 +38,13 @@ class _Child:
 
     pid: int
     connection: socket.socket
-    leads: bool
     watched: int = field(default=-1)
     kill_at: float | None = None
 
     def send(self, number: int) -> None:
+        """Send a signal to the process and to what it has started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number) if self.leads else os.kill(self.pid, number)
+            os.killpg(self.pid, number)
 
 
 class _Server:
@@ -87,9 +89,10 @@ class _Server:
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     self._children.pop(pid).send(signal.SIGKILL)
         # Whatever they started is in this session, and so is this process.
-        for process in _session():
+        for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+                if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
+                    os.kill(pid, signal.SIGKILL)
 
     def _fork(self) -> None:
         connection, _ = self._listener.accept()
@@ -101,33 +104,28 @@ class _Server:
             return
         module, *rest = request["arguments"]
         self._load(module)
-        if rest and ":" in rest[0]:
-            # The class that a child or a worker is told to make.
-            self._load(rest[0].partition(":")[0])
-        group = request["group"]
-        try:
-            # Into the caller's process group, where that is of this session.
-            leads = os.getsid(group) != os.getsid(0)
-        except ProcessLookupError:
-            leads = True
+        if module == "fewtune.process.child":
+            # The function, and the class that it is told to use.
+            for name in rest[:2]:
+                self._load(name.partition(":")[0])
         pid = os.fork()
         if pid == 0:
-            os.setpgid(0, 0 if leads else group)
+            os.setpgid(0, 0)
             self._listener.close()
             self._control.close()
             connection.close()
             _become(request, descriptors)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid if leads else group)
+            os.setpgid(pid, pid)
         for descriptor in descriptors:
             os.close(descriptor)
-        child = _Child(pid, connection, leads, os.pidfd_open(pid))
+        child = _Child(pid, connection, os.pidfd_open(pid))
         self._children[pid] = child
         self._ready.register(child.watched, selectors.EVENT_READ, child)
         self._ready.register(connection, selectors.EVENT_READ, child)
         # The caller may have been killed: `_asked` notices that.
         with contextlib.suppress(OSError):
-            connection.sendall(b"g" if leads else b"c")
+            connection.sendall(b"f")
 
     def _load(self, module: str) -> None:
         """Import what a module needs; the child that runs it reports errors."""
@@ -147,7 +145,7 @@ class _Server:
             child.send(number[0])
             return
         self._ready.unregister(child.connection)
-        child.send(signal.SIGKILL if child.leads else signal.SIGTERM)
+        child.send(signal.SIGTERM)
         child.kill_at = time.monotonic() + _PATIENCE_S
 
     def _ended(self, child: _Child) -> None:
@@ -251,17 +249,6 @@ def _limit_blas() -> None:
         import threadpoolctl  # type: ignore[import-untyped]
 
         threadpoolctl.threadpool_limits(int(threads), user_api="blas")
-
-
-def _session() -> list[int]:
-    """The other processes of this one's session."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if os.getsid(int(entry.name)) == os.getsid(0):
-                    found.append(int(entry.name))
-    return found
 
 
 def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:

@@ -1,47 +1,155 @@
-"""One result in detail: its latencies, its kernels, and how near they are to the machine's peak."""
+"""One result in detail: latencies, kernels and their part of the machine's peak, tuning time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, ShapeLatency, Spread
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Comparison,
+    KernelRow,
+    LatencyStats,
+    PredictReport,
+    ShapeLatency,
+    ShareReport,
+    Spread,
+    TuneReport,
+    TuningStep,
+)
 from fewtune.report.tables import comparisons_markdown, conditions_text
-from fewtune.report.time_breakdown import steps_markdown
 from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.util.table import MISSING, Table, number, percent
+
+if TYPE_CHECKING:
+    from fewtune.task.extract import Task
+
+PHASES = {
+    "search_s": "searching s",
+    "build_s": "building s",
+    "run_s": "measuring s",
+    "check_s": "checking s",
+}
+_SEARCHED, _SELECTING, _PREDICTING = "search of the selected", "selecting", "predicting"
+_RULES = {
+    _PREDICTING: "each task takes the schedule that is rated best, or the bank's where that holds "
+    "this very task; it is built, and its outputs are compared",
+    _SELECTING: "design spaces are compared, and similar tasks clustered",
+    _SEARCHED: "batches where the model gains most, until the next one promises less than "
+    "tune.least_gain or the trials are spent; before them default schedules are measured",
+}
+
+
+def tuning_steps(
+    tasks: list[Task],
+    predicted: PredictReport,
+    selecting_s: float,
+    tuned: TuneReport,
+    shared: ShareReport,
+) -> list[TuningStep]:
+    """Every step of tuning, in order; those that did nothing are left out.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        All tasks of the model.
+    predicted : PredictReport
+    selecting_s : float
+    tuned : TuneReport
+    shared : ShareReport
+    """
+    calls = {task.info.name: task.info.weight for task in tasks}
+    gains_ms = [
+        calls[line.task] * (line.default_ms - line.best_ms)
+        for line in tuned.tasks
+        if line.default_ms is not None and line.best_ms is not None
+    ]
+    first = [
+        TuningStep(
+            name=name, rule=_RULES[name], tasks=count, trials=0, spent_s=spent_s, search_s=spent_s
+        )
+        for name, count, spent_s in (
+            (_PREDICTING, len(predicted.tasks), predicted.predicting_s),
+            (_SELECTING, len(calls), selecting_s),
+        )
+    ]
+    searched = TuningStep(
+        name=_SEARCHED,
+        rule=_RULES[_SEARCHED],
+        tasks=len(tuned.tasks),
+        trials=tuned.trials,
+        spent_s=tuned.tuning_s,
+        gained_ms=sum(gains_ms) if gains_ms else None,
+        model_update_s=tuned.model_update_s,
+        **{phase: getattr(tuned, phase) for phase in PHASES},
+    )
+    return [step for step in (*first, searched, *shared.rounds) if step.spent_s]
+
+
+def _phase_text(name: str, step: TuningStep) -> str:
+    return number(getattr(step, name))
+
+
+_STEP_COLUMNS: dict[str, Callable[[TuningStep], str]] = {
+    "step": lambda step: step.name,
+    "tasks": lambda step: str(step.tasks),
+    "trials": lambda step: str(step.trials or MISSING),
+    "spent s": lambda step: number(step.spent_s),
+    **{text: partial(_phase_text, name) for name, text in PHASES.items()},
+    "gained ms": lambda step: MISSING if step.gained_ms is None else f"{step.gained_ms:.3f}",
+}
+
+
+def steps_table(steps: Sequence[TuningStep]) -> Table:
+    """One row for each step; its time beyond the named phases went to learning and waiting."""
+    return Table.of(steps, _STEP_COLUMNS)
+
+
+def steps_markdown(steps: Sequence[TuningStep]) -> str:
+    """The table with each step's rule; empty if no step is known."""
+    if not steps:
+        return ""
+    rules = "".join(f"- {step.name}: {step.rule}.\n" for step in steps)
+    return f"### What tuning time went to\n\n{steps_table(steps).markdown()}\n{rules}\n"
+
 
 # Rows of a table of losses; tasks on which nothing was lost are in none.
 _MOST_LOSSES = 8
 
 
+_KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
+    "task": lambda row: row.task,
+    "calls": lambda row: str(row.weight),
+    "latency ms": lambda row: number(row.latency_ms),
+    "share %": lambda row: percent(None if row.share is None else 100 * row.share),
+    "GFLOPS": lambda row: number(row.gflops),
+    "% of peak": lambda row: percent(row.peak_pct),
+    "GB/s": lambda row: number(row.gb_s),
+    "schedule": lambda row: row.schedule,
+    "donor": lambda row: row.donor or MISSING,
+}
+
+
 def kernel_table(report: BenchmarkReport) -> Table:
     """The model's kernels, the one that takes most time first."""
-    headings = [
-        "task",
-        "calls",
-        "latency ms",
-        "share %",
-        "GFLOPS",
-        "% of peak",
-        "GB/s",
-        "schedule",
-        "donor",
-    ]
-    rows = [
-        [
-            row.task,
-            str(row.weight),
-            number(row.latency_ms),
-            percent(None if row.share is None else 100 * row.share),
-            number(row.gflops),
-            percent(row.peak_pct),
-            number(row.gb_s),
-            row.schedule,
-            row.donor or MISSING,
-        ]
-        for row in sorted(report.kernels, key=KernelRow.order)
-    ]
-    return Table(headings, rows, frozenset({0, 7, 8}))
+    rows = sorted(report.kernels, key=KernelRow.order)
+    return Table.of(rows, _KERNEL_COLUMNS, frozenset({0, 7, 8}))
+
+
+_LATENCY_COLUMNS: dict[str, Callable[[tuple[str, LatencyStats]], str]] = {
+    "variant": lambda each: each[0],
+    "median ms": lambda each: number(each[1].median_ms),
+    "p10 ms": lambda each: number(each[1].p10_ms),
+    "p90 ms": lambda each: number(each[1].p90_ms),
+    "min ms": lambda each: number(each[1].min_ms),
+    "rounds": lambda each: str(each[1].rounds),
+}
+
+
+def latency_table(variants: Iterable[tuple[str, LatencyStats]]) -> Table:
+    """The latency of each variant."""
+    return Table.of(variants, _LATENCY_COLUMNS)
 
 
 def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
@@ -100,17 +208,7 @@ def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> s
 
 def benchmark_markdown(report: BenchmarkReport) -> str:
     """One result's latencies and kernels, with their conditions."""
-    latencies = Table(
-        ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"],
-        [
-            [
-                name,
-                *map(number, (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)),
-                str(stats.rounds),
-            ]
-            for name, stats in report.variants.items()
-        ],
-    )
+    latencies = latency_table(report.variants.items())
     over_untuned = report.speedup_over_untuned
     return (
         f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"

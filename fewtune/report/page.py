@@ -11,9 +11,9 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, KernelRow
 from fewtune.report import kernel_tables, tables
+from fewtune.report.kernel_tables import PHASES, steps_table
 from fewtune.report.tables import Result
-from fewtune.report.time_breakdown import PHASES, steps_table
-from fewtune.util.table import Table, number
+from fewtune.util.table import Table
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
@@ -85,14 +85,12 @@ class Page:
 
     def _latencies(self) -> str:
         """A bar for each variant of each strategy, the untuned one in the table only."""
-        bars, rows = [], []
-        for each in self.results:
-            for name, stats in each.benchmark.variants.items():
-                label = f"{name} ({each.strategy})"
-                texts = (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)
-                rows.append([label, *map(number, texts), str(stats.rounds)])
-                if name != "untuned":
-                    bars.append((label, stats))
+        found = [
+            (f"{name} ({each.strategy})", stats)
+            for each in self.results
+            for name, stats in each.benchmark.variants.items()
+        ]
+        bars = [each for each in found if not each[0].startswith("untuned ")]
         figure, axes = _figure(0.4 * len(bars) + 0.9)
         for place, (label, stats) in enumerate(reversed(bars)):
             color = "C0" if label.startswith("tuned") else "C7"
@@ -100,8 +98,7 @@ class Page:
             axes.barh(place, stats.median_ms, xerr=spread, color=color, capsize=3)
         axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
         axes.set_xlabel("ms, median with the tenth and ninetieth percentile")
-        heads = ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"]
-        return _svg(figure, "latency") + _table(Table(heads, rows))
+        return _svg(figure, "latency") + _table(kernel_tables.latency_table(found))
 
     def _curve(self) -> str:
         """The estimate after each batch, beside what was measured in the end."""

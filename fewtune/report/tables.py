@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, Metrics
+from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
 from fewtune.util.table import MISSING, Table, number, percent
 
 
@@ -128,54 +128,47 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
     )
 
 
+def _of_tuned(text: Callable[[LatencyStats], str]) -> Callable[[Result], str]:
+    """The text of a result's own latency, if it was measured."""
+
+    def of(result: Result) -> str:
+        stats = result.benchmark.variants.get(_TUNED)
+        return MISSING if stats is None else text(stats)
+
+    return of
+
+
+def _of_comparison(name: str) -> Callable[[Result], str]:
+    return lambda result: percent(getattr(result.comparison, name, None))
+
+
+_RESULT_COLUMNS: dict[str, Callable[[Result], str]] = {
+    "model": lambda each: each.model,
+    "strategy": lambda each: each.strategy,
+    "latency ms": lambda each: (
+        number(each.metrics.latency_ms) + (", disturbed" if each.benchmark.disturbed else "")
+    ),
+    "± %": _of_tuned(lambda stats: f"{100 * stats.noise:.0f}"),
+    "x over onnxruntime": lambda each: _ratio(each.metrics.speedup_over_onnxruntime),
+    "x over OpenVINO": lambda each: _ratio(each.metrics.speedup_over_openvino),
+    "tuning s": lambda each: number(each.metrics.tuning_s),
+    "p10 - p90 ms": _of_tuned(lambda stats: f"{number(stats.p10_ms)} - {number(stats.p90_ms)}"),
+    "untuned ms": lambda each: number(each.metrics.untuned_latency_ms),
+    "onnxruntime ms": lambda each: number(each.metrics.onnxruntime_latency_ms),
+    "OpenVINO ms": lambda each: number(each.metrics.openvino_latency_ms),
+    "% of peak": lambda each: percent(each.metrics.peak_pct),
+    "used time %": _of_comparison("used_time_pct"),
+    "achieved %": _of_comparison("achieved_perf_pct"),
+    "tuned/tasks": lambda each: f"{each.metrics.representatives}/{each.metrics.tasks}",
+    "trials": lambda each: str(each.metrics.trials),
+    "max rel. error": lambda each: f"{each.metrics.max_relative_error:.1e}",
+}
+
+
 def results_table(results: Sequence[Result], wide: bool = False) -> Table:
     """One row for each result, in 80 columns unless ``wide``; units stand in the headings."""
-    headings = [
-        "model",
-        "strategy",
-        "latency ms",
-        "± %",
-        "x over onnxruntime",
-        "x over OpenVINO",
-        "tuning s",
-        "p10 - p90 ms",
-        "untuned ms",
-        "onnxruntime ms",
-        "OpenVINO ms",
-        "% of peak",
-        "used time %",
-        "achieved %",
-        "tuned/tasks",
-        "trials",
-        "max rel. error",
-    ]
-    rows = [_result_row(result) for result in results]
-    table = Table(headings, rows, frozenset({0, 1}))
+    table = Table.of(results, _RESULT_COLUMNS, frozenset({0, 1}))
     return table if wide else table.first(NARROW)
-
-
-def _result_row(result: Result) -> list[str]:
-    metrics, stats = result.metrics, result.benchmark.variants.get(_TUNED)
-    comparison = result.comparison
-    return [
-        result.model,
-        result.strategy,
-        number(metrics.latency_ms) + (", disturbed" if result.benchmark.disturbed else ""),
-        MISSING if stats is None else f"{100 * stats.noise:.0f}",
-        _ratio(metrics.speedup_over_onnxruntime),
-        _ratio(metrics.speedup_over_openvino),
-        number(metrics.tuning_s),
-        MISSING if stats is None else f"{number(stats.p10_ms)} - {number(stats.p90_ms)}",
-        number(metrics.untuned_latency_ms),
-        number(metrics.onnxruntime_latency_ms),
-        number(metrics.openvino_latency_ms),
-        percent(metrics.peak_pct),
-        percent(comparison.used_time_pct if comparison else None),
-        percent(comparison.achieved_perf_pct if comparison else None),
-        f"{metrics.representatives}/{metrics.tasks}",
-        str(metrics.trials),
-        f"{metrics.max_relative_error:.1e}",
-    ]
 
 
 def disturbed_lines(results: Sequence[Result]) -> list[str]:
@@ -185,60 +178,45 @@ def disturbed_lines(results: Sequence[Result]) -> list[str]:
     return [f"Disturbed: {what}: {why}." for what, why in found if why]
 
 
+_COMPARISON_COLUMNS: dict[str, Callable[[Comparison], str]] = {
+    "model": lambda each: each.model,
+    "used time %": lambda each: percent(each.used_time_pct),
+    "achieved perf %": lambda each: percent(each.achieved_perf_pct),
+    "x over onnxruntime": lambda each: _ratio(each.speedup_over_onnxruntime),
+    "x over OpenVINO": lambda each: _ratio(each.speedup_over_openvino),
+    "full latency ms": lambda each: number(each.full_latency_ms),
+    "selective latency ms": lambda each: number(each.selective_latency_ms),
+    "full time s": lambda each: number(each.full_tuning_s),
+    "selective time s": lambda each: number(each.selective_tuning_s),
+    "onnxruntime ms": lambda each: number(each.onnxruntime_latency_ms),
+    "OpenVINO ms": lambda each: number(each.openvino_latency_ms),
+    "untuned ms": lambda each: number(each.untuned_latency_ms),
+}
+# Figures with means over the models, and which of them is the worst.
+_MEANS: tuple[tuple[str, Callable[[float], str], Callable[[Sequence[float]], float]], ...] = (
+    ("used_time_pct", percent, max),
+    ("achieved_perf_pct", percent, min),
+    ("speedup_over_onnxruntime", lambda value: _ratio(value), min),
+    ("speedup_over_openvino", lambda value: _ratio(value), min),
+)
+
+
 def comparison_table(comparisons: Sequence[Comparison], wide: bool = True) -> Table:
     """Selective against full tuning: the table of TVM's RFC 4188, with onnxruntime added.
 
     It has 80 columns unless it is ``wide``. Means are over the models; the RFC gives the
     arithmetic mean, which large values pull up.
     """
-    headings = [
-        "model",
-        "used time %",
-        "achieved perf %",
-        "x over onnxruntime",
-        "x over OpenVINO",
-        "full latency ms",
-        "selective latency ms",
-        "full time s",
-        "selective time s",
-        "onnxruntime ms",
-        "OpenVINO ms",
-        "untuned ms",
-    ]
-    rows = [
-        [
-            each.model,
-            percent(each.used_time_pct),
-            percent(each.achieved_perf_pct),
-            _ratio(each.speedup_over_onnxruntime),
-            _ratio(each.speedup_over_openvino),
-            number(each.full_latency_ms),
-            number(each.selective_latency_ms),
-            number(each.full_tuning_s),
-            number(each.selective_tuning_s),
-            number(each.onnxruntime_latency_ms),
-            number(each.openvino_latency_ms),
-            number(each.untuned_latency_ms),
-        ]
-        for each in comparisons
-    ]
+    table = Table.of(comparisons, _COMPARISON_COLUMNS)
     if len(comparisons) > 1:
-        used = [each.used_time_pct for each in comparisons]
-        achieved = [each.achieved_perf_pct for each in comparisons]
-        known = [each.speedup_over_onnxruntime for each in comparisons]
-        over = [ratio for ratio in known if ratio is not None]
-        # A mean of some models only could not be compared with the other columns' means.
-        over_means = mean_texts(over, _ratio, min) if len(over) == len(known) else [MISSING] * 3
-        beside = [each.speedup_over_openvino for each in comparisons]
-        peer_means = [MISSING] * 3
-        if None not in beside:
-            peer_means = mean_texts([ratio for ratio in beside if ratio is not None], _ratio, min)
-        used_means = mean_texts(used, percent, max)
-        achieved_means = mean_texts(achieved, percent, min)
-        for place, label in enumerate(MEAN_LABELS):
-            figures = [used_means[place], achieved_means[place], over_means[place]]
-            rows.append([label, *figures, peer_means[place], *[MISSING] * 7])
-    table = Table(headings, rows)
+        means = []
+        for name, text, worst in _MEANS:
+            values = [getattr(each, name) for each in comparisons]
+            # A mean of some models only could not be compared with the other columns' means.
+            means.append([MISSING] * 3 if None in values else mean_texts(values, text, worst))
+        rest = [MISSING] * (len(table.headings) - len(_MEANS) - 1)
+        ends = [[*line, *rest] for line in zip(MEAN_LABELS, *means, strict=True)]
+        table = replace(table, rows=[*table.rows, *ends])
     return table if wide else table.first(NARROW)
 
 

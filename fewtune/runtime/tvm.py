@@ -20,13 +20,7 @@ from tvm_ffi.serialization import from_json_graph_str
 from fewtune.runtime import dot_products, special_values, vector_math
 from fewtune.runtime.special_values import PIPELINE
 from fewtune.tvm_compat.intrinsics import light_package, register_family
-from fewtune.tvm_compat.start import (
-    OWN_THREADS,
-    THREADS,
-    load_backends,
-    set_default_threads,
-    tvm,
-)
+from fewtune.tvm_compat.start import OWN_THREADS, THREADS, load_backends, set_default_threads, tvm
 from fewtune.tvm_compat.values import flat
 
 light_package()

@@ -44,7 +44,7 @@ class Buffers:
     """Tensors of the host, one for each parameter number, which grow as needed.
 
     ``borrow`` lends memory for the float32 elements of a large parameter, given its number and
-    theirs (`fewtune.timing.buffers.Buffers.borrow`).
+    theirs (`fewtune.timing.timer.Buffers.borrow`).
     """
 
     def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:

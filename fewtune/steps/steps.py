@@ -28,8 +28,8 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.builds import Builds, has_room
 from fewtune.benchmark.result import ResultFolders
+from fewtune.benchmark.variants import Builds, has_room
 from fewtune.compile.compile_apart import CompileJob, compile_apart
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of

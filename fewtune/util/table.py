@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from fewtune.errors import printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+Item = TypeVar("Item")
 MISSING = "-"
 _ANY_WIDTH = 10_000
 
@@ -32,6 +33,17 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: frozenset[int] = field(default=frozenset({0}))
+
+    @classmethod
+    def of(
+        cls,
+        items: Iterable[Item],
+        columns: Mapping[str, Callable[[Item], str]],
+        left: frozenset[int] = frozenset({0}),
+    ) -> Table:
+        """A row for each item; a column has a heading, and gives the text of a cell."""
+        rows = [[text(item) for text in columns.values()] for item in items]
+        return cls([*columns], rows, left)
 
     def first(self, columns: int) -> Table:
         """The table's first columns; its widest ones come last."""

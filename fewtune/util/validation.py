@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-
-# pydantic's error types and what is allowed instead; {..} are fields of the error's context.
-_ALLOWED = {
-    "greater_than_equal": "give at least {ge}",
-    "greater_than": "give more than {gt}",
-    "less_than_equal": "give at most {le}",
-    "less_than": "give less than {lt}",
-    "multiple_of": "give a multiple of {multiple_of}",
-    "literal_error": "give {expected}",
-    "finite_number": "give a finite number",
-    "int_type": "give a whole number",
-    "int_from_float": "give a whole number",
-    "int_parsing": "give a whole number",
-    "float_type": "give a number",
-    "float_parsing": "give a number",
-    "bool_type": "give true or false",
-    "string_type": "give a text, in quotes if it is a number",
-    "string_pattern_mismatch": "give a text that matches {pattern}",
-    "list_type": "give a list",
-    "dict_type": "give a mapping",
-    "model_type": "give a mapping of keys to values",
-    "value_error": "{error}",
-}
 
 
 def nearest(word: object, known: Iterable[str], those: str = "known") -> str:
@@ -92,9 +70,13 @@ def _location(steps: tuple[int | str, ...], given: Any) -> tuple[int | str, ...]
 
 
 def _allowed(item: Any) -> str:
-    pattern = _ALLOWED.get(item["type"])
-    context = {
-        key: f"{value:g}" if isinstance(value, float) else value
-        for key, value in item.get("ctx", {}).items()
-    }
-    return pattern.format(**context) if pattern else item["msg"]
+    """What pydantic asks for, as something to give."""
+    kind = item["type"]
+    if kind.startswith("int_"):
+        return "give a whole number"
+    if kind in ("dict_type", "model_type"):
+        return "give a mapping of keys to values"
+    if kind == "string_type":
+        return "give a text, in quotes if it is a number"
+    text = re.sub("^Input should be (greater|less)", r"give a value \1", item["msg"])
+    return text.removeprefix("Value error, ").replace("Input should be", "give")

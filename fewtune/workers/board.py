@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ from fewtune.machine.rpc_board import (
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of, without_checks
-from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
+from fewtune.schedule_check.check import Checker
 from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
-from fewtune.timing.buffers import Specs
-from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
+from fewtune.timing.timer import BuiltKernel, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
-from fewtune.workers.worker import resident_bytes
+from fewtune.workers.worker import Worker, resident_bytes
 
 
 def library_path(folder: Path, number: int) -> Path:
@@ -72,20 +72,17 @@ class BoardBuilder:
         self._made.add(number)
         return time.perf_counter() - started
 
-    def forget(self) -> None:
-        """Remove its libraries."""
+    def forget(self) -> int:
+        """Remove its libraries; return the memory that this process holds."""
         for number in self._made:
             path = library_path(self._folder, number)
             path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         self._made.clear()
-
-    def resident_bytes(self) -> int:
-        """Memory this process holds."""
         return resident_bytes()
 
 
-class BoardRunner:
+class BoardRunner(Worker):
     """Times candidates on one board; keeps its session.
 
     Parameters
@@ -100,14 +97,10 @@ class BoardRunner:
     """
 
     def __init__(self, target_json: str, threads: int, folder: str, at: str) -> None:
-        self._target = target_from_json(target_json)
-        self._threads = threads
+        super().__init__(target_json, threads, 0)
         self._folder = Path(folder)
         self._address = BoardAddress.of(at)
         self._session: Any = None
-        self._timer: Timer | None = None
-        self._loaded: dict[int, BuiltKernel] = {}
-        self._checker: Checker | None = None
 
     def get_ready(self) -> None:
         """Reserve a board now, so that a missing board is noticed early."""
@@ -121,59 +114,41 @@ class BoardRunner:
             set_board_threads(session, self._threads)
             fill = session.get_function("tvm.contrib.random.random_fill_for_measure")
             device = remote_device(session, self._target)
-            self._timer = Timer(self._target, self._threads, device, fill)
+            self.timer = Timer(self._target, self._threads, device, fill)
             self._checker = Checker(self._target, device)
             self._session = session
 
     def disconnect(self) -> None:
         """End the session properly: TVM's server ends if a client vanishes during a call."""
-        self._session, self._timer, self._checker, self._loaded = None, None, None, {}
+        self._built.clear()
+        self._session = self._checker = None
+        self.timer = Timer(self._target, self._threads)
         gc.collect()
 
-    def measure(self, number: int, specs: Specs, race: Race) -> Measured:
-        """Race candidate ``number``; see `Timer.race`."""
-        return self._on_board(lambda timer: timer.race(self._kernel(number), specs, race))
-
-    def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
-        """Compare what candidate ``number`` computes there with its task; see `Checker.check`."""
-
-        def checked(_: Timer) -> Verdict:
-            built = self._kernel(number)
-            path = library_path(self._folder, number).with_suffix(".json")
-            _, _, scheduled = json.loads(path.read_text())
-            assert self._checker is not None
-            return self._checker.check(built.code, built.shapes, scheduled, wanted)
-
-        return self._on_board(checked)
-
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Drop all loaded libraries; forget the task."""
-        for number in self._loaded:
+        for number in self._built:
             if self._session is not None:
                 with contextlib.suppress(Exception):
                     self._session.remove(library_path(self._folder, number).name)
-        self._loaded.clear()
-        if self._timer is not None:
-            self._timer.buffers.forget()
+        return super().forget()
 
-    def resident_bytes(self) -> int:
-        """Memory this process holds."""
-        return resident_bytes()
-
-    def _on_board(self, measure: Any) -> Any:
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """End the session if a candidate fails: the next one gets a new session."""
         self.connect()
         try:
-            return measure(self._timer)
+            yield
         except Exception:
-            # A candidate's crash ends the session: the next candidate gets a new one.
             self.disconnect()
             raise
 
     def _kernel(self, number: int) -> BuiltKernel:
-        if number not in self._loaded:
+        if number not in self._built:
             path = library_path(self._folder, number)
-            shapes, weights, _ = json.loads(path.with_suffix(".json").read_text())
+            shapes, weights, scheduled = json.loads(path.with_suffix(".json").read_text())
             self._session.upload(str(path))
             code = self._session.load_module(path.name)
-            self._loaded[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights, 0)
-        return self._loaded[number]
+            self._built[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights, 0)
+            self._scheduled[number] = scheduled
+        return self._built[number]

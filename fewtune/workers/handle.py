@@ -1,22 +1,25 @@
-"""The parent's side of one worker process: requests, replies, limits, and its end."""
+"""One worker process: requests, replies, limits, and its end.
+
+The protocol is a sequence of requests and replies over a socket that only the parent holds, the
+process's standard input; the worker ends when the socket closes, so it never outlives its parent.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fewtune.errors import MachineError, disk_line
-from fewtune.process.child_python import child_python, ending
+from fewtune.errors import DISKS_FAULT, MachineError, disk_line
+from fewtune.process.child_python import ending, parents_connection, started
 from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
 from fewtune.util.files import full_disk
 
@@ -55,7 +58,7 @@ class WorkerHandle:
     A request is one of its methods, and the arguments.
     """
 
-    kind: type
+    kind: Any
     settings: tuple[Any, ...]
     threads: int
     builds: int = 0
@@ -66,18 +69,11 @@ class WorkerHandle:
 
     def start(self) -> None:
         """Start the process; it gets ready while the caller goes on."""
-        here, there = socket.socketpair()
-        path = os.pathsep.join(p for p in sys.path if p)
-        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
-        place = f"{self.kind.__module__}:{self.kind.__qualname__}"
-        # The socket is its standard input, which every way of starting Python passes on.
-        self._process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.workers", place],
-            stdin=there.fileno(),
-            env={**os.environ, **environment, "PYTHONPATH": path},
+        self._process, self._connection = started(
+            "fewtune.workers.handle:serve",
+            f"{self.kind.__module__}:{self.kind.__qualname__}",
+            environment={"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"},
         )
-        there.close()
-        self._connection = Connection(here.detach())
         # A process that dies immediately is noticed when it is waited for.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(self.settings)
@@ -185,6 +181,29 @@ class WorkerHandle:
                 # A full disk is no candidate's fault: it must not be noted as failed.
                 return MachineError(disk_line(no_room))
         return WorkerLostError("worker_crash", f"a worker {ending(code)}")
+
+
+def serve(kind: str) -> None:
+    """Answer requests until the parent closes the socket; the first one has the settings."""
+    connection = parents_connection()
+    worker = resolve_name(kind)(*connection.recv())
+    worker.get_ready()
+    connection.send(("ready", os.getpid()))
+    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        while True:
+            method, arguments, named = connection.recv()
+            try:
+                reply = ("ok", method(worker, *arguments, **named))
+            except MemoryError:
+                reply = ("failed", "out of memory")
+            except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)
+                if isinstance(fault, OSError) and fault.errno in DISKS_FAULT:
+                    # A full disk is no candidate's fault: it must not be noted as failed.
+                    reply = ("machine", disk_line(fault))
+                else:
+                    text = str(fault).strip() or type(fault).__name__
+                    reply = ("failed", text[-2000:])
+            connection.send(reply)
 
 
 def call_all(

@@ -8,13 +8,11 @@ cause. Workers are recycled by memory and age, since TVM's compiler leaks (apach
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.process.child_python import SHOW_STDERR
@@ -27,23 +25,8 @@ _MOST_IDLE_DEATHS = 5
 _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
 
-# Given a candidate's place, its number: the request that measures it.
-Measurement = Callable[[int, int], tuple[Any, ...]]
-# Takes a candidate's place, its build, and what the measurement gave.
-Done = Callable[[int, Built | Failure, Any], None]
-
-
-class Builder(Protocol):
-    """The methods of a worker that a pool calls."""
-
-    def build(self, number: int, module_json: str) -> float:
-        """Compile candidate ``number``; return the seconds it took."""
-
-    def forget(self) -> None:
-        """Drop all builds."""
-
-    def resident_bytes(self) -> int:
-        """Memory that counts for the worker's replacement."""
+# Takes a candidate's place, and its build.
+Done = Callable[[int, Built | Failure], None]
 
 
 def _next(queue: deque[int]) -> int | None:
@@ -55,7 +38,7 @@ def _next(queue: deque[int]) -> int | None:
 
 
 class WorkerPool:
-    """A fixed number of workers that build in parallel and measure one at a time.
+    """A fixed number of workers that build in parallel.
 
     Parameters
     ----------
@@ -67,8 +50,16 @@ class WorkerPool:
         Processes; as many as the cores that build.
     options : WorkerOptions
     kind, settings
-        The workers' class, and what it is made of.
+        The workers' class, with ``build`` and ``forget`` as `Worker` has them, and what it is made
+        of.
+
+    Attributes
+    ----------
+    devices : int
+        Devices that measure in parallel.
     """
+
+    devices = 1
 
     def __init__(
         self,
@@ -76,7 +67,7 @@ class WorkerPool:
         threads: int,
         workers: int,
         options: WorkerOptions | None = None,
-        kind: type[Builder] = Worker,
+        kind: Any = Worker,
         settings: tuple[Any, ...] = (),
     ) -> None:
         self.options = options or WorkerOptions()
@@ -87,8 +78,6 @@ class WorkerPool:
         ]
         self._numbers = count(1)
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
-        # Seconds for which a device of its own was busy.
-        self.device_s = 0.0
         for handle in self.handles:
             handle.start()
 
@@ -136,51 +125,33 @@ class WorkerPool:
         """
         results: dict[int, Built | Failure] = {}
 
-        def done(place: int, built: Built | Failure, _: object) -> None:
-            results[place] = built
-
-        self.run(modules, done)
+        self.run(modules, results.__setitem__)
         return [results[place] for place in sorted(results)]
 
-    def run(self, modules: list[str], done: Done, measurement: Measurement | None = None) -> None:
-        """Compile modules, and measure each one meanwhile, if asked for, once the device is free.
+    def run(self, modules: list[str], done: Done) -> None:
+        """Compile modules, each on a free worker, and call a function after each build.
 
-        While a GPU runs a kernel, the processor is idle: the other workers go on building. On a
-        CPU, builds and measurements would share cores, which doubles or triples the times.
+        While a GPU or a board runs a kernel, the processor is idle: the other workers go on
+        building. On a CPU, builds and measurements would share cores, which doubles or triples the
+        times.
 
         Parameters
         ----------
         modules : list of str
         done : callable
-            Called for each candidate, one at a time: with a failure, with its build, or with its
-            build and the reply to its measurement.
-        measurement : callable, optional
-            Gives the request that measures a candidate.
+            Called for each candidate, in a thread of its worker, which waits for it.
 
         Raises
         ------
         MachineError
             If workers keep dying before they take a candidate.
         """
-        queue, deaths, device = deque(range(len(modules))), count(1), Lock()
+        queue, deaths = deque(range(len(modules))), count(1)
 
         def take(worker: int, place: int) -> None:
-            number, handle = next(self._numbers), self.handles[worker]
-            handle.send(self._kind.build, number, modules[place])
-            built = self._build_reply(worker, number)
-            with device:
-                if measurement is None or isinstance(built, Failure):
-                    done(place, built, None)
-                    return
-                handle.send(*measurement(place, number))
-                began_s = time.monotonic()
-                try:
-                    reply = handle.receive(self.options.run_timeout_s)
-                except (WorkerLostError, RequestFailedError) as fault:
-                    done(place, Failure.of(fault, running=True), None)
-                else:
-                    self.device_s += time.monotonic() - began_s
-                    done(place, built, reply)
+            number = next(self._numbers)
+            self.handles[worker].send(self._kind.build, number, modules[place])
+            done(place, self._build_reply(worker, number))
 
         def work(worker: int) -> None:
             while (place := _next(queue)) is not None:
@@ -216,8 +187,7 @@ class WorkerPool:
         """Drop all builds; replace workers that are too old or too large."""
         for handle in self.handles:
             try:
-                handle.call(10, self._kind.forget)
-                resident = handle.call(10, self._kind.resident_bytes)
+                resident = handle.call(10, self._kind.forget)
             except (WorkerLostError, RequestFailedError):
                 resident = self.options.recycle_bytes + 1
             too_large = resident > self.options.recycle_bytes

@@ -14,7 +14,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from fewtune.runtime.tvm import build, module_of, set_threads, tvm, without_chec
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.task.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
-from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_state import parallel_axis
-from fewtune.timing.interference import ContenderSamples
-from fewtune.timing.timer import BuiltKernel, Measured, Race, Timer
+from fewtune.timing.timer import BuiltKernel, Measured, Race, Specs, Timer
 from fewtune.workers.kernel_build import KernelMaker, argument_shapes, as_in_model
+
+if TYPE_CHECKING:
+    from fewtune.workers.model_runner import ContenderSamples
 
 # How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:
 # longer than from one measured call to the next. TVM's own 300,000 are a tenth of a second, in
@@ -48,7 +49,7 @@ class Worker:
         self.timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
         # Only for candidates with another layout of weights, which a check reads from it.
-        self._scheduled: dict[int, tvm.IRModule] = {}
+        self._scheduled: dict[int, tvm.IRModule | str] = {}
         self._checker: Checker | None = None
         self._model: Any = None
         self._maker: KernelMaker | None = None
@@ -81,14 +82,16 @@ class Worker:
             self._maker = None
             set_threads(self._threads)
         with self._alive():
-            return self.timer.race(self._built[number], specs, race)
+            return self.timer.race(self._kernel(number), specs, race)
 
     def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
         """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
-        built = self._built[number]
         with self._alive():
-            scheduled = self._scheduled.get(number)
+            built, scheduled = self._kernel(number), self._scheduled.get(number)
             return self._own_checker().check(built.code, built.shapes, scheduled, wanted)
+
+    def _kernel(self, number: int) -> BuiltKernel:
+        return self._built[number]
 
     def prepare(self, wanted: ScheduleCheck) -> None:
         """Compute what a task's candidates will be compared with; see `Checker.prepare`."""
@@ -139,15 +142,15 @@ class Worker:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
         return self._model.measure()
 
-    def forget(self) -> None:
-        """Drop a loaded model and all builds; forget the task."""
+    def forget(self) -> int:
+        """Drop a loaded model and all builds; forget the task.
+
+        Returns the memory that this process holds, without what is kept from task to task.
+        """
         self._model = None
         self._built.clear()
         self._scheduled.clear()
         self.timer.buffers.forget()
-
-    def resident_bytes(self) -> int:
-        """Memory this process holds, without the buffers that are kept from task to task."""
         held_bytes = self.timer.buffers.held_bytes
         if self._checker is not None:
             held_bytes += self._checker.held_bytes

@@ -69,11 +69,11 @@ def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]
         yield
         return
     # Imported here: a command that only shows results needs no lock, and loads little.
-    from fewtune.machine.device_lock import file_lock
+    from fewtune.machine.device_lock import device_lock
 
     scratch = Places(root).scratch
     scratch.mkdir(exist_ok=True)
-    with file_lock(scratch / "run.lock", "this checkout", purpose, say):
+    with device_lock("this checkout", purpose, say, path=scratch / "run.lock"):
         _held.add(root)
         try:
             yield

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import LogInfo, TaskInfo
-from fewtune.bank.bank import Bank
+from fewtune.bank.bank import FEATURES, Bank, BankReport, read_samples, spread
 from fewtune.bank.build import build_bank
 from fewtune.bank.options import BankOptions
-from fewtune.bank.report import BankReport
-from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation

@@ -7,8 +7,8 @@ import pytest
 
 from fewtune.artifacts import ImportReport
 from fewtune.benchmark import variants as variants_module
-from fewtune.benchmark.builds import Builds, has_room
 from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Builds, has_room
 from tests import tuned_tiny
 from tests.benchmark.test_benchmark import tiny_variants
 

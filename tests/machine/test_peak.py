@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fewtune.machine.peak import STEPS, MultiplyAdd, multiply_add_kernel, peak_meter, triad_kernel
+from fewtune.machine.peak import STEPS, MultiplyAdd, PeakMeter, multiply_add_kernel, triad_kernel
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import build, compiled, tvm
@@ -63,8 +63,6 @@ def test_the_triad_reads_two_buffers_and_writes_the_third():
 
 @pytest.mark.slow
 def test_a_machine_is_measured():
-    meter = peak_meter(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
-    assert meter is not None
-    found = meter.measure()
+    found = PeakMeter(tuned_tiny.target(), tuned_tiny.fingerprint().threads).measure()
     assert found.gflops > 0
     assert found.memory_gb_s > 0

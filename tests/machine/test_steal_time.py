@@ -2,6 +2,7 @@
 
 import os
 
+import psutil
 import pytest
 
 from fewtune.machine import host
@@ -12,7 +13,7 @@ def stat(tmp_path, monkeypatch):
     """A stand-in for /proc/stat, on a machine of which two of three cores are usable."""
     path = tmp_path / "stat"
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
-    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     return path
 
 
@@ -24,7 +25,7 @@ def test_it_is_the_mean_of_the_usable_cores(stat):
         "cpu2 1 2 3 4 5 6 7 600 0 0\n"
         "intr 1 2 3 4 5 6 7 8 9\n"
     )
-    assert host.stolen_s(stat) == 4.0
+    assert host.stolen_s() == 4.0
 
 
 @pytest.mark.parametrize(("threads", "taken"), [(2, 1.4), (1, 0.4)])
@@ -33,9 +34,14 @@ def test_what_others_take_beyond_spare_cores_is_measured(stat, monkeypatch, thre
     now_s, own_s = iter([0.0, 10.0]), iter([1.0, 4.0])
     monkeypatch.setattr(host.time, "perf_counter", lambda: next(now_s))
     monkeypatch.setattr(host.time, "process_time", lambda: next(own_s))
-    stat.write_text("cpu0 100 0 0 50 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
-    neighbours = host.Neighbours(threads, stat)
+    stat.write_text("cpu\ncpu0 100 0 0 50 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
+    neighbours = host.Neighbours(threads)
     # The thread may be on fewer cores by then.
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2})
-    stat.write_text("cpu0 800 0 100 50 0 0 100 100 0 0\ncpu2 500 100 0 9 0 0 0 100 0 0\n")
+    stat.write_text(
+        "cpu\n"
+        "cpu0 800 0 100 50 0 0 100 100 0 0\n"
+        "cpu1 9999 0 0 0 0 0 0 9999 0 0\n"
+        "cpu2 500 100 0 9 0 0 0 100 0 0\n"
+    )
     assert neighbours.taken_cores() == pytest.approx(taken)

@@ -1,8 +1,7 @@
 """Banks written by hand: workloads with a design space and nothing to give."""
 
 from fewtune.artifacts import TaskInfo
-from fewtune.bank.bank import Bank
-from fewtune.bank.report import BankEntry, BankReport
+from fewtune.bank.bank import Bank, BankEntry, BankReport
 from fewtune.similarity.similarity import CategoricalSampling, DesignSpace, SpaceTrace, TileSampling
 
 # Traces of differing numbers of instructions may share a form; nothing is similar in them then.

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from fewtune.artifacts import LogInfo, PredictReport, TuneReport
+from fewtune.bank.bank import BankReport
 from fewtune.bank.build import build_bank
 from fewtune.bank.options import BankOptions
-from fewtune.bank.report import BankReport
 from fewtune.compile.compile import TunedParts, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError

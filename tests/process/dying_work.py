@@ -87,9 +87,6 @@ class FullDisk:
         """Fails as writing a library does."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"kernel{number}.so")
 
-    def forget(self, kept: list[int]) -> None:
-        """It holds nothing."""
-
-    def resident_bytes(self) -> int:
+    def forget(self) -> int:
         """It holds nothing."""
         return 0

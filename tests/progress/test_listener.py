@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from fewtune.progress.listener import heard_by
-from fewtune.progress.progress import Snapshot
+from fewtune.progress.progress import Snapshot, heard_by
 
 CHILD = """
 from fewtune.progress.progress import Progress, Snapshot

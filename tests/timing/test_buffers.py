@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import tvm
-from fewtune.timing.buffers import Buffers, filler
+from fewtune.timing.timer import Buffers, filler
 
 SMALL = [([2, 3], "float32"), ([3, 4], "float32")]
 LARGE = [([2, 3], "float32"), ([5, 4], "float32")]

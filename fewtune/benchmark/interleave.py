@@ -23,23 +23,23 @@ from typing import TypeVar
 import numpy as np
 
 from fewtune.artifacts import LatencyStats, Spread
-from fewtune.measure.quiet import Quiet
+from fewtune.benchmark.quiet import Quiet
 
 # onnxruntime's and TVM's threads spin for a while after a call; the next variant waits so long.
 _SETTLE_S = 0.02
-_CALLS_S = 0.05
+# Seconds and the most calls: of a variant that is measured alone; then of its unmeasured calls.
 # After a rest both threads of a pool may wake on one core and run there four times as slow, until
 # the operating system separates them: seen with onnxruntime, whose waiting threads spin.
-_WARM_UP_S = 0.1
+_CALLS, _WARM_UP = (0.05, 50), (0.1, 200)
 _SLOW_S = 0.5
 _SLOW_ROUNDS, _SCALE_ROUNDS = 3, 6
 _VERY_SLOW_S = 5.0
-# Seconds for variants that share their threads: a turn's unmeasured calls, its measured calls, all
-# turns of a round. A small model has its weights and buffers in the cache again only after several
-# calls: SqueezeNet took 3.3, 3.1, 3.0 ms and, from the tenth call on, 2.75 (a Xeon whose last cache
-# keeps what the second one evicts). ResNet 50 is as fast from the second call on.
-_TURN_WARM_UP_S = 0.03
-_SHORT_TURN_S = 0.02
+# The same of a turn of a variant that shares its threads, or is not compared closely. A small model
+# has its weights and buffers in the cache again only after several calls: SqueezeNet took 3.3, 3.1,
+# 3.0 ms and, from the tenth call on, 2.75 (a Xeon whose last cache keeps what the second one
+# evicts). ResNet 50 is as fast from the second call on.
+_TURN, _TURN_WARM_UP = (0.02, 50), (0.03, 20)
+# Seconds of all turns of a round.
 _TURNS_S = 0.5
 _LEAST_TURNS, _MOST_TURNS = 2, 8
 # The spread of fewer rounds is not known.
@@ -56,39 +56,15 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class _Variant:
-    """One variant: its copies, seconds of a call, and the number of calls.
-
-    One that is not compared closely has a short turn's calls in every round.
-    """
+    """One variant: its copies, seconds of a call, its rounds, and how it is measured."""
 
     copies: Sequence[Run]
     call_s: float
     rounds: int
     is_close: bool = True
 
-    @property
-    def warming(self) -> int:
-        if self.call_s > _SLOW_S:
-            return 0
-        return self._fitting(_WARM_UP_S, 200) if self.is_close else self.warming_of_a_turn
-
-    @property
-    def calls(self) -> int:
-        return self._fitting(_CALLS_S, 50) if self.is_close else self.calls_of_a_turn
-
-    @property
-    def calls_of_a_turn(self) -> int:
-        return self._fitting(_SHORT_TURN_S, 50)
-
-    @property
-    def warming_of_a_turn(self) -> int:
-        return self._fitting(_TURN_WARM_UP_S, 20)
-
-    @property
-    def turn_s(self) -> float:
-        return self.call_s * (self.warming_of_a_turn + self.calls_of_a_turn)
-
-    def _fitting(self, time_s: float, most: int) -> int:
+    def fitting(self, time_s: float, most: int) -> int:
+        """Calls that take so long, at least one."""
         return max(1, min(most, round(time_s / max(self.call_s, 1e-6))))
 
 
@@ -197,18 +173,23 @@ def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     names = turned(list(group), index)
     runs = {name: copy_of(group[name].copies, index, len(names)) for name in names}
     first = group[names[0]]
+    calls, warm_up = (_CALLS, _WARM_UP) if first.is_close else (_TURN, _TURN_WARM_UP)
     time.sleep(_SETTLE_S)
-    for _ in range(first.warming):
+    for _ in range(first.fitting(*warm_up) if first.call_s <= _SLOW_S else 0):
         runs[names[0]]()
     if len(names) == 1:
-        return {names[0]: _timed(runs[names[0]], first.calls, clock)}
+        return {names[0]: _timed(runs[names[0]], first.fitting(*calls), clock)}
     taken: Samples = {name: [] for name in names}
-    fitting = round(_TURNS_S / max(sum(variant.turn_s for variant in group.values()), 1e-6))
+    turns_s = sum(
+        each.call_s * (each.fitting(*_TURN_WARM_UP) + each.fitting(*_TURN))
+        for each in group.values()
+    )
+    fitting = round(_TURNS_S / max(turns_s, 1e-6))
     for turn in range(max(_LEAST_TURNS, min(_MOST_TURNS, fitting))):
         for name in turned(names, turn):
-            for _ in range(group[name].warming_of_a_turn):
+            for _ in range(group[name].fitting(*_TURN_WARM_UP)):
                 runs[name]()
-            taken[name] += _timed(runs[name], group[name].calls_of_a_turn, clock)
+            taken[name] += _timed(runs[name], group[name].fitting(*_TURN), clock)
     return taken
 
 

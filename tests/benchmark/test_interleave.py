@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fewtune.measure import interleave as module
-from fewtune.measure.interleave import interleave, latency_stats, ratio_stats
+from fewtune.benchmark import interleave as module
+from fewtune.benchmark.interleave import interleave, latency_stats, ratio_stats
 
 
 class FakeClock:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fewtune.timing import interference
+from fewtune.workers.model_runner import charged, followers
 
 
 def runs(count: int, contenders: int) -> list[dict[str, int]]:
@@ -16,7 +16,7 @@ def test_who_makes_its_reader_slow_is_charged_with_it():
     # The second contender is faster by 0.1, and its reader slower by 0.5.
     kind_s, rude_s = np.array([1.0, 2.0]), np.array([0.9, 2.5])
     times_s = np.stack([rude_s if run["writer"] else kind_s for run in picked]) * noise
-    samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    samples = charged(times_s, ["writer", "reader"], picked, [{1}, set()])
     kind, rude = (float(np.median(each)) for each in samples["writer"])
     assert kind < rude
     assert rude - kind == pytest.approx(0.4, abs=0.1)
@@ -30,7 +30,7 @@ def test_chance_is_not_charged():
     for _ in range(200):
         picked = runs(24, 4)
         times_s = np.stack([np.ones(24), 5 + 0.2 * random.standard_normal(24)], axis=1)
-        samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+        samples = charged(times_s, ["writer", "reader"], picked, [{1}, set()])
         charges += [each[0] - 1.0 for each in samples["writer"]]
     # Of six figures each the deviation itself is rough: some pass, most do not.
     assert np.mean(np.array(charges) == 0.0) > 0.8
@@ -40,7 +40,7 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender():
     # The reader's second contender takes ten times the first one's time, after either writer.
     picked = [{"writer": run % 2, "reader": run // 2 % 2} for run in range(16)]
     times_s = np.array([[1.0, 1.0 + 9.0 * run["reader"]] for run in picked])
-    samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    samples = charged(times_s, ["writer", "reader"], picked, [{1}, set()])
     assert samples["writer"] == [[1.0] * 8, [1.0] * 8]
     assert samples["reader"] == [[1.0] * 8, [10.0] * 8]
 
@@ -48,7 +48,7 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender():
 def test_followers_are_who_finds_memory_where_a_call_left_it():
     x, y, z = 1, 2, 3
     touched = [([], [x]), ([x], [y]), ([x], [z]), ([y, z], [x]), ([x], [y])]
-    assert interference.followers(touched) == [
+    assert followers(touched) == [
         # Both who read what it wrote, and who writes there next.
         [1, 2, 3],
         # Who reads the same, who reads and who overwrites what it wrote; and its memory's next

@@ -3,10 +3,9 @@
 import pytest
 
 from fewtune.artifacts import LatencyStats
-from fewtune.benchmark.disturbance import disturbance, waiting_remark
-from fewtune.measure import quiet as module
-from fewtune.measure.interleave import interleave
-from fewtune.measure.quiet import Quiet
+from fewtune.benchmark import quiet as module
+from fewtune.benchmark.interleave import interleave
+from fewtune.benchmark.quiet import Quiet, disturbance, waiting_remark
 from tests.made import results as made
 
 
