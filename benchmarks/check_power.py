@@ -148,8 +148,11 @@ def _model(name: str) -> ModelProto:
     if light != name:
         return light_model(light, 0)
     file, given = model_of(name, Path(".fewtune/check_power"))
-    sizes = {each: values[0] for each, values in given.dimensions.items()}
-    return bind_shapes(load(file), given.shapes, sizes)
+    shapes, sizes = (
+        {each: values[0] for each, values in several.items()}
+        for several in (given["shapes"], given["dimensions"])
+    )
+    return bind_shapes(load(file), shapes, sizes)
 
 
 def outcome(model: Subject, mutated: Mutated, fault: Fault) -> str:

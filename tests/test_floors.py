@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 689,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3999, ("benchmarks",): 5520, ("tests",): 17483}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3999, ("benchmarks",): 5455, ("tests",): 17439}
 
 
 def code_lines(path: Path) -> int:

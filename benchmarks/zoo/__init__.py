@@ -1,1 +1,1 @@
-"""The zoo: published architectures with seeded random weights, checked by published counts."""
+"""The zoo: published architectures with seeded random weights, checked by parameter counts."""

@@ -1,7 +1,5 @@
 """The zoo: every model has its published counts and is valid ONNX."""
 
-from dataclasses import replace
-
 import onnx
 import pytest
 
@@ -18,9 +16,9 @@ def test_counts_are_the_published_ones(name):
 
 
 def test_another_count_is_refused(monkeypatch):
-    entry = replace(ZOO["squeezenet_v1_1"], parameters=1)
+    entry = ZOO["squeezenet_v1_1"]._replace(parameters=1)
     monkeypatch.setitem(ZOO, "squeezenet_v1_1", entry)
-    with pytest.raises(VerificationError, match="instead of 1 and"):
+    with pytest.raises(VerificationError, match="instead of 1$"):
         verify("squeezenet_v1_1")
 
 
