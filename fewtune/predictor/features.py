@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fewtune.predictor.feature_names import OF_POINTS, with_cores
-from fewtune.schedule.space.decision_rates import LONGEST_WINDOW
 from fewtune.schedule.space.design_space import (
     AHEAD,
     CATEGORICAL,
@@ -29,7 +28,7 @@ from fewtune.schedule.space.design_space import (
     Point,
     Program,
 )
-from fewtune.schedule.space.tile_rules import RuledBlock
+from fewtune.schedule.space.tile_rules import LONGEST_WINDOW, RuledBlock
 from fewtune.task.access import Walk, touched_elements
 from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
 

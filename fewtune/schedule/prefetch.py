@@ -17,6 +17,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import tvm_ffi
+
 from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.task.access import NotAffineError, evaluate, shape_of
 from fewtune.task.weight_layout import free_places
@@ -124,12 +126,29 @@ def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
             plan = _plan(use)
             if plan is None:
                 continue
-            loop = use.loops[plan.last]
-            body = tvm.tirx.SeqStmt([*_requests(use, plan), loop.body])
+            requests = _requests(use, plan)
         except NotAffineError:
             continue
-        return function.with_body(_with_body(function.body, loop, body, use.loops[0]))
+        return function.with_body(_with_requests(function.body, use.loops, plan, requests))
     return None
+
+
+def _with_requests(body: Any, loops: list[Any], plan: _Plan, requests: list[Any]) -> Any:
+    """A function's body, whose last loop of the plan begins with prefetches."""
+    first, last = loops[0].loop_var, loops[plan.last].loop_var
+
+    def changed(loop: Any) -> Any:
+        inner, marks = loop.body, dict(loop.annotations or {})
+        if loop.loop_var.same_as(last):
+            inner = tvm.tirx.SeqStmt([*requests, inner])
+        elif not loop.loop_var.same_as(first):
+            return loop
+        if loop.loop_var.same_as(first):
+            marks[_IMPORT] = _FUNCTIONS
+        own = loop.loop_var, loop.min, loop.extent, loop.kind
+        return tvm.tirx.For(*own, inner, loop.thread_binding, marks)
+
+    return tvm_ffi.structural_map(body, (tvm.tirx.For, changed), order="post")
 
 
 def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
@@ -231,46 +250,3 @@ def _request(weights: Any, offset: Any, function: str) -> Any:
     # An address beyond the last weight is harmless: the instruction does nothing there.
     address = tvm.tirx.address_of(weights[(*[0] * (len(weights.shape) - 1), offset)])
     return tvm.tirx.Evaluate(tvm.tirx.call_extern("void", function, address))
-
-
-def _with_body(statement: Any, loop: Any, body: Any, outermost: Any) -> Any:
-    """A statement, in which a loop has another body."""
-    kind = type(statement).__name__
-    if kind == "For":
-        inner = (
-            body if statement.same_as(loop) else _with_body(statement.body, loop, body, outermost)
-        )
-        if inner is statement.body:
-            return statement
-        annotations = dict(statement.annotations or {})
-        if statement.same_as(outermost):
-            annotations[_IMPORT] = _FUNCTIONS
-        return tvm.tirx.For(
-            statement.loop_var,
-            statement.min,
-            statement.extent,
-            statement.kind,
-            inner,
-            statement.thread_binding,
-            annotations,
-        )
-    if kind == "SeqStmt":
-        return tvm.tirx.SeqStmt([_with_body(each, loop, body, outermost) for each in statement.seq])
-    if kind == "SBlockRealize":
-        block = statement.block
-        inner = _with_body(block.body, loop, body, outermost)
-        if inner is block.body:
-            return statement
-        changed = tvm.s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            inner,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
-        return tvm.s_tir.SBlockRealize(statement.iter_values, statement.predicate, changed)
-    return statement

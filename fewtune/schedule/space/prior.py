@@ -5,7 +5,7 @@ random points spends its first dozens of trials on learning that. Here a registe
 contraction fits the registers (`fewtune.schedule.tiling`): it has enough accumulators to hide the
 latency of a multiply-add, few enough to stay in registers, and whole vectors along the contiguous
 axis. Every decision is drawn at random, weighted by its expected speed
-(`fewtune.schedule.space.decision_rates`).
+(`fewtune.schedule.space.tile_rules`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,6 @@ import tvm_ffi
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of, condition_axes
-from fewtune.schedule.space.decision_rates import (
-    WeightedDraw,
-    padding_location,
-    rows_are_outside,
-    unroll_depth,
-    written_speed,
-)
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,
     LOCATION,
@@ -35,7 +28,17 @@ from fewtune.schedule.space.design_space import (
     Program,
 )
 from fewtune.schedule.space.search_space import SearchSpace, random_decision
-from fewtune.schedule.space.tile_rules import Iterations, RegisterTile, RuledBlock
+from fewtune.schedule.space.tile_rules import (
+    PADDING,
+    ROWS_OUTSIDE,
+    WORD_PADDING,
+    Iterations,
+    RegisterTile,
+    RuledBlock,
+    WeightedDraw,
+    unroll_depth,
+    written_speed,
+)
 
 _PRODUCTS = ("tirx.dot4_",)
 
@@ -121,7 +124,7 @@ class Prior:
         program = self._programs.draw(random)
         tiles = {name: ruled.tile_draw.draw(random) for name, ruled in self._ruled.items()}
         # One draw for all axes of a tile, since their levels are nested loops.
-        rows_outside = rows_are_outside(random)
+        rows_outside = ROWS_OUTSIDE.draw(random)
         decisions = [
             self._decide(choice, tiles, rows_outside, random) for choice in program.choices
         ]
@@ -167,7 +170,7 @@ class Prior:
         random: np.random.Generator,
     ) -> Decision | None:
         if choice.kind == LOCATION:
-            return padding_location(random, of_words=self._pads_words)
+            return (WORD_PADDING if self._pads_words else PADDING).draw(random)
         if choice.kind == CATEGORICAL:
             streamed = any(ruled.streamed for ruled in self._ruled.values())
             return unroll_depth(choice, random, streamed=streamed)
