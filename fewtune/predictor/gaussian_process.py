@@ -34,8 +34,8 @@ _OFFSET = 0.5
 _MOST_OFF = 1.0
 # A candidate at half the speed of the best counts about a third: the order of fast ones matters.
 _KEENNESS, _SLOWEST = 1.5, -3.0
-# It is fitted again when samples have grown by this part.
-_GROWTH = 0.05
+# It is fitted again when samples have grown by this part, to at most so many.
+_GROWTH, _MOST_SAMPLES = 0.05, 1024
 
 
 class _Group:
@@ -55,19 +55,13 @@ class _Group:
 class Residual:
     """Corrects the predictor's expectations by the measurements of one run.
 
-    Parameters
-    ----------
-    most_samples : int
-        It is fitted to at most so many.
-
     Attributes
     ----------
     samples : int
         Measured candidates that it has learnt from.
     """
 
-    def __init__(self, most_samples: int = 1024) -> None:
-        self._most_samples = most_samples
+    def __init__(self) -> None:
         self._groups: dict[Hashable, _Group] = {}
         self.samples = self._fitted_samples = 0
         self._rows = np.empty((0, len(NAMES[_DECISIONS])))
@@ -117,8 +111,8 @@ class Residual:
     def _fit(self) -> None:
         self._fitted_samples = self.samples
         # The fastest samples matter most; more of them than this are not worth the fitting time.
-        most = self.samples if self.samples <= self._most_samples else 0
-        most = most or max(1, self._most_samples // len(self._groups))
+        most = self.samples if self.samples <= _MOST_SAMPLES else 0
+        most = most or max(1, _MOST_SAMPLES // len(self._groups))
         rows, tasks, left, noise = [], [], [], []
         squares, freedom = np.zeros(len(self._spreads)), 0
         for number, group in enumerate(self._groups.values()):

@@ -183,11 +183,6 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     return Predictor(Consensus(own, others))
 
 
-def nearest_shipped(target: tvm.target.Target) -> Path | None:
-    """The path, without ending, that `AUTO` takes if candidates are measured; None if none fits."""
-    return next(iter(_fitting(target)), None)
-
-
 def _fitting(target: tvm.target.Target) -> list[Path]:
     """The library's predictors for such vectors and threads, the nearest CPU's first."""
     # `lanes` is eight on other CPUs too, though their vectors are shorter.

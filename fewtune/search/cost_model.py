@@ -11,7 +11,7 @@ budgets of selective tuning.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import tvm_ffi
@@ -43,119 +43,64 @@ class CostModel(Protocol):
         """Higher is faster, (candidates,)."""
 
 
-class CostModelOptions(NamedTuple):
-    """Size of the model and how often it is trained."""
-
-    warm_up_samples: int = 16
-    rounds: int = 40
-    max_depth: int = 6
-    learning_rate: float = 0.2
-    retrain_growth: float = 0.20
-    threads: int = 1
-    seed: int = 43
-
-
-class _Group:
-    """Features and times of one workload's candidates."""
-
-    def __init__(self) -> None:
-        self.features: list[np.ndarray] = []
-        self.times_s: list[float] = []
-
-    def labels(self) -> np.ndarray:
-        times = np.asarray(self.times_s)
-        best = times.min()
-        return (
-            np.where(np.isfinite(times), best / times, 0.0)
-            if np.isfinite(best)
-            else np.zeros_like(times)
-        )
+# Samples from which on it rates, and the part by which they have grown when it is trained again.
+_WARM_UP, _GROWTH = 16, 0.2
+_ROUNDS, _BINS, THREADS, _SEED = 40, 64, 1, 43
+_PARAMETERS = {
+    "max_depth": 6,
+    "eta": 0.2,
+    "gamma": 0.001,
+    "min_child_weight": 0,
+    "nthread": THREADS,
+    "seed": _SEED,
+    "tree_method": "hist",
+    "max_bin": _BINS,
+    "base_score": 0.0,
+}
 
 
-def _pack(features: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _labels(times_s: Sequence[float]) -> np.ndarray:
+    """1 for a task's best candidate, 0 for one that failed."""
+    times, best = np.asarray(times_s), min(times_s)
+    return best / times if np.isfinite(best) else np.zeros(len(times))
+
+
+def _pack(features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Stack the stores of all candidates; the second array holds the candidate of each row."""
     owners = np.repeat(np.arange(len(features)), [len(rows) for rows in features])
     return np.concatenate(features, axis=0), owners
 
 
-class TreeScores:
-    """The trees themselves, without TVM: fit on (features, labels), predict scores.
+def _trained(features: Sequence[np.ndarray], labels: np.ndarray) -> xgboost.Booster:
+    """Trees whose sum over a candidate's stores is near its label."""
+    xgboost = xgboost_alone()
+    rows, owners = _pack(features)
+    target = labels[owners]
+    matrix = xgboost.QuantileDMatrix(rows, max_bin=_BINS, nthread=THREADS, label=target)
+    # Fast candidates matter most; a failed one still has to pull its score down.
+    weight = np.maximum(target, 0.05)
 
-    Parameters
-    ----------
-    options : CostModelOptions
-    """
+    def squared_error(prediction: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
+        summed = np.bincount(owners, weights=prediction, minlength=len(labels))
+        return (summed[owners] - target) * weight, weight
 
-    def __init__(self, options: CostModelOptions) -> None:
-        self.options = options
-        self._booster: xgboost.Booster | None = None
-
-    @property
-    def trained(self) -> bool:
-        return self._booster is not None
-
-    def fit(self, features: list[np.ndarray], labels: np.ndarray) -> None:
-        """Train from scratch.
-
-        Parameters
-        ----------
-        features : list of ndarray, each (stores, 164)
-        labels : ndarray, (candidates,)
-            1 for a task's best candidate, 0 for one that failed.
-        """
-        xgboost = xgboost_alone()
-        rows, owners = _pack(features)
-        matrix = xgboost.QuantileDMatrix(
-            rows, max_bin=64, nthread=self.options.threads, label=labels[owners]
-        )
-        target = labels[owners]
-        # Fast candidates matter most; a failed one still has to pull its score down.
-        weight = np.maximum(target, 0.05)
-
-        def squared_error(prediction: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
-            summed = np.bincount(owners, weights=prediction, minlength=len(labels))
-            return (summed[owners] - target) * weight, weight
-
-        self._booster = xgboost.train(
-            {
-                "max_depth": self.options.max_depth,
-                "eta": self.options.learning_rate,
-                "gamma": 0.001,
-                "min_child_weight": 0,
-                "nthread": self.options.threads,
-                "seed": self.options.seed,
-                "tree_method": "hist",
-                "max_bin": 64,
-                "base_score": 0.0,
-            },
-            matrix,
-            num_boost_round=self.options.rounds,
-            obj=squared_error,
-            verbose_eval=False,
-        )
-
-    def predict(self, features: list[np.ndarray]) -> np.ndarray:
-        """Scores of candidates, higher is faster; ``features`` as in `fit`."""
-        assert self._booster is not None
-        rows, owners = _pack(features)
-        scores = self._booster.inplace_predict(rows, predict_type="margin")
-        return np.bincount(owners, weights=scores, minlength=len(features))
+    return xgboost.train(
+        _PARAMETERS, matrix, num_boost_round=_ROUNDS, obj=squared_error, verbose_eval=False
+    )
 
 
 @tvm.ir.utils.derived_object
 class BoostedTrees(ms.cost_model.PyCostModel):
     """The cost model as MetaSchedule's search calls it; one for all tasks of a run."""
 
-    def __init__(self, options: CostModelOptions = CostModelOptions()) -> None:  # noqa: B008
+    def __init__(self) -> None:
         super().__init__()
-        self.options = options
-        self.trees = TreeScores(options)
         self.extractor = ms.feature_extractor.PerStoreFeature()
-        self.groups: dict[Hashable, _Group] = {}
-        self.samples = 0
-        self.trained_samples = 0
+        self._groups: dict[Hashable, tuple[list[np.ndarray], list[float]]] = {}
+        self.samples = self._trained_samples = 0
         self._is_due = False
-        self.random = np.random.default_rng(options.seed)
+        self._booster: xgboost.Booster | None = None
+        self._random = np.random.default_rng(_SEED)
 
     def load(self, path: str) -> None:
         raise NotImplementedError("the model is trained from the tuning log, never loaded")
@@ -194,40 +139,39 @@ class BoostedTrees(ms.cost_model.PyCostModel):
             for rows, time_s in zip(features, times_s, strict=True):
                 if len(rows):
                     # A group is made only if it has samples: labels need a best time.
-                    group = self.groups.setdefault(key, _Group())
-                    group.features.append(rows)
-                    group.times_s.append(time_s)
+                    known = self._groups.setdefault(key, ([], []))
+                    known[0].append(rows)
+                    known[1].append(time_s)
                     self.samples += 1
-        if self.samples - self.trained_samples < self.options.retrain_growth * self.trained_samples:
+        if self.samples - self._trained_samples < _GROWTH * self._trained_samples:
             return
-        self.trained_samples = self.samples
-        self._is_due = self.samples >= self.options.warm_up_samples
+        self._trained_samples = self.samples
+        self._is_due = self.samples >= _WARM_UP
 
     @property
     def trained(self) -> bool:
         """Whether scores mean anything."""
-        return self._is_due or self.trees.trained
-
-    def _train(self) -> None:
-        """Train if that is due; called before the first use, which may never come."""
-        if not self._is_due:
-            return
-        self._is_due, self.trained_samples = False, self.samples
-        everything = [rows for known in self.groups.values() for rows in known.features]
-        labels = np.concatenate([known.labels() for known in self.groups.values()])
-        self.trees.fit(everything, labels.astype("float64"))
+        return self._is_due or self._booster is not None
 
     def predict(self, context: Any, candidates: Any) -> np.ndarray:
         """Scores, (candidates,), for TVM's own search; random until the model is trained."""
         if not self.trained:
-            return self.random.uniform(size=len(candidates))
+            return self._random.uniform(size=len(candidates))
         return self.score(self.features(context, candidates))
 
     def score(self, features: list[np.ndarray]) -> np.ndarray:
         """Scores of candidates by their features; only of a trained model."""
-        self._train()
+        if self._is_due:
+            # Trained when it is first used, which may never come.
+            self._is_due, self._trained_samples = False, self.samples
+            everything = [rows for known, _ in self._groups.values() for rows in known]
+            labels = np.concatenate([_labels(times_s) for _, times_s in self._groups.values()])
+            self._booster = _trained(everything, labels)
+        assert self._booster is not None
         empty = np.zeros((1, 164), dtype="float32")
-        return self.trees.predict([rows if len(rows) else empty for rows in features])
+        rows, owners = _pack([rows if len(rows) else empty for rows in features])
+        scores = self._booster.inplace_predict(rows, predict_type="margin")
+        return np.bincount(owners, weights=scores, minlength=len(features))
 
     def features(self, context: Any, candidates: Any) -> list[np.ndarray]:
         """Features of candidates, each (stores, 164)."""

@@ -8,13 +8,12 @@ a segmentation fault (apache/tvm #17934); the task is then left out.
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import Point
-from fewtune.search.cost_model import BoostedTrees
+from fewtune.search.cost_model import THREADS
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
 
@@ -74,7 +73,7 @@ class NativeSearch(Explorer):
             ),
             task_name="main",
             rand_state=int(self.random.integers(1, 2**30)),
-            num_threads=cast(BoostedTrees, self.scorer.cost_model).options.threads,
+            num_threads=THREADS,
         )
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self.space.module)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -41,20 +41,6 @@ class Proposal:
     def key(self) -> str:
         """Its trace as JSON text, kept since making it takes a millisecond."""
         return trace_key(self.schedule.trace)
-
-
-class Judge(Protocol):
-    """Rates the candidates of one task, and learns from their times."""
-
-    @property
-    def trained(self) -> bool:
-        """Whether ratings mean anything yet."""
-
-    def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
-        """Proposals with their features, and their scores: higher is faster."""
-
-    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
-        """Take in measured proposals; a failed one took infinitely long."""
 
 
 class Scorer:

@@ -16,7 +16,7 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import BoostedTrees, CostModel
-from fewtune.search.scorer import Guide, Judge, Proposal, Scorer
+from fewtune.search.scorer import Guide, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
@@ -105,7 +105,7 @@ class Explorer:
         return Guide.of(self.space, self.prior, knowledge.predictor, is_cold=knowledge.is_cold)
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> Guide | Scorer:
         """Rates candidates: the guide if there is one, else the cost model."""
         return self.guide or self.scorer
 
