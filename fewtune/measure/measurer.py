@@ -122,7 +122,6 @@ class Measurer:
     phases: Phases = field(default_factory=Phases)
     failures: Counter[str] = field(default_factory=Counter)
     most_flops_s: float = float("inf")
-    _prepared: set[str] = field(default_factory=set)
     # Seconds of each task's last check, by its key, without computing the right outputs.
     _check_costs_s: dict[str, float] = field(default_factory=dict)
 
@@ -181,7 +180,6 @@ class Measurer:
 
     def _measure_in_order(self, payload: list[str], batch: Batch) -> None:
         built = self.pool.build(payload)
-        self._prepare(batch)
         for place, result in enumerate(built):
             if isinstance(result, Built) and self.pool.handles[result.worker].lost_since(result):
                 # The worker died under an earlier candidate and took this one's code along.
@@ -227,20 +225,7 @@ class Measurer:
         self._check_costs_s[wanted.key] = verdict.spent_s - verdict.reference_s
         return outcome if verdict.is_right else Outcome(None, WRONG_OUTPUT, verdict.fault)
 
-    def _prepare(self, batch: Batch) -> None:
-        """Compute the references of new tasks on all workers at a time.
-
-        Compiling a default kernel takes 0.15 s on one core; checks follow each other, and the other
-        cores would be idle meanwhile. The reference of a default schedule is its own output.
-        """
-        checks = batch.checks or ()
-        new = {check.key: check for check in checks if check.key not in self._prepared}
-        self._prepared |= new.keys()
-        waiting = [check for check in new.values() if not check.is_default]
-        if not waiting:
-            return
-
-        def prepare(place: int) -> None:
+    def prepare(place: int) -> None:
             for wanted in waiting[place :: len(self.pool.handles)]:
                 # What cannot be computed is reported by the check itself.
                 with suppress(WorkerLostError, RequestFailedError):

@@ -3,7 +3,7 @@
 Values differ from their neighbours along every axis, so a kernel that reads the wrong element reads
 another value. Sums are kept near one, so that a sigmoid or a comparison behind a product is not
 saturated. Kernels in eight bits get limits, zero points and addends of the size of their bytes and
-sums; `fewtune.schedule_check.task_reference` finds the size of their scales.
+sums; `fewtune.schedule_check.check` finds the size of their scales.
 """
 
 from __future__ import annotations

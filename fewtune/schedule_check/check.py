@@ -1,6 +1,9 @@
-"""Runs a candidate once and compares every output element with the task's reference.
+"""Runs a candidate once and compares every output element with its task's reference.
 
-The reference is computed once for each task (`fewtune.schedule_check.task_reference`).
+A kernel with its default schedule computes the reference, once for each task in a process: the
+import has compared such kernels' outputs with onnxruntime's. If a candidate differs, the kernel
+without any schedule decides. Buffers are reused: the first use of a page costs more than a copy
+into it (over a second for VGG 19's first product, else 0.1 s).
 """
 
 from __future__ import annotations
@@ -8,16 +11,24 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod, sqrt
 from typing import Any, NamedTuple
 
-from fewtune.runtime.target import tvm_device
-from fewtune.runtime.tvm import module_of, tvm
-from fewtune.schedule_check.task_reference import Buffers, ReferenceCache, TaskReference
+import numpy as np
 
-# Memory of all references together, as a part of the machine's. An evicted reference is computed
-# again if its task comes back.
-_LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
+from fewtune.runtime.kernel_store import KernelStore
+from fewtune.runtime.target import has_own_device, tvm_device
+from fewtune.runtime.tvm import build, module_of, tvm, without_checks
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
+from fewtune.task.access import shape_of
+from fewtune.task.analysis import analyse
+from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
+from fewtune.task.weight_layout import without_layout_block
+from fewtune.tvm_compat.values import view_of
 
 
 class ScheduleCheck(NamedTuple):
@@ -47,6 +58,358 @@ class Verdict(NamedTuple):
         return not self.fault
 
 
+# Arrays of at least this size lie in borrowed memory.
+_LARGE_BYTES = 2**24
+
+
+class Buffers:
+    """Tensors of the host, one for each parameter number, which grow as needed.
+
+    ``borrow`` lends memory for the float32 elements of a large parameter, given its number and
+    theirs (`fewtune.timing.timer.Buffers.borrow`).
+    """
+
+    def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:
+        self._held: dict[int, Any] = {}
+        self._borrow = borrow
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the tensors take."""
+        return sum(int(tensor.shape[0]) for tensor in self._held.values())
+
+    def tensor(self, place: int, shape: Sequence[int], dtype: str) -> tuple[Any, np.ndarray]:
+        """A tensor of undefined content, and the same memory as an array.
+
+        Both are valid until the next call with this ``place``.
+        """
+        kind = np.dtype(dtype)
+        size = max(1, prod(shape) * kind.itemsize)
+        if self._borrow is not None and size >= _LARGE_BYTES and dtype == "float32":
+            lent = self._borrow(place, prod(shape))
+            if lent is not None:
+                return view_of(lent, shape), np.from_dlpack(lent).reshape(shape)
+        held = self._held.get(place)
+        if held is None or int(held.shape[0]) < size:
+            # The smaller one is freed before the larger one is allocated.
+            self._held.pop(place, None)
+            held = self._held[place] = tvm.runtime.empty((size,), "uint8")
+        array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
+        return view_of(held, shape, dtype), array
+
+
+# Difference of two orders of summation, in roundings of one of the root of the sum's length.
+_ORDER = 32.0
+# Exponentials and the like are polynomials, which are off by a few units of float32.
+_FUNCTION = 2.0**-16
+# Times the movement of an output when its arguments are moved by a rounding.
+_MOVED = 8.0
+# Share of elements, and least number, that may take another step if floats are rounded to steps.
+_STEP_SHARE, _STEP_LEAST = 0.005, 2
+# Elements that are compared at once: their differences stay in a core's cache.
+_PART = 2**14
+
+
+@dataclass(frozen=True)
+class TaskOutput:
+    """One output of a kernel that is known to be right.
+
+    An element may differ by ``relative`` times its magnitude, plus ``absolute``. If the output
+    ``may_step``, a few elements may differ: integers by one, floats and booleans freely.
+    """
+
+    value: np.ndarray
+    relative: float
+    absolute: float
+    may_step: bool
+
+    @staticmethod
+    def of(
+        value: np.ndarray, length: int, may_step: bool, moved: np.ndarray | None = None
+    ) -> TaskOutput:
+        """From an output of a kernel whose longest sum has ``length`` terms.
+
+        ``moved`` is the output for arguments that were moved by a rounding.
+        """
+        if value.dtype.name not in ROUNDING:
+            return TaskOutput(value, 0.0, 0.0, may_step)
+        size = _mean(np.abs(value))
+        unit = _ORDER * ROUNDING[value.dtype.name] * sqrt(length) + _FUNCTION
+        more = 0.0
+        if moved is not None and size:
+            with np.errstate(invalid="ignore", over="ignore"):
+                more = _MOVED * _mean(np.abs(moved.astype("float64") - value)) / size
+        return TaskOutput(value, unit + more, (unit + more) * size, may_step)
+
+    def fault(self, found: np.ndarray) -> str:
+        """What differs from the right values; empty if nothing does."""
+        a, b = found.reshape(-1), self.value.reshape(-1)
+        parts = [slice(begin, begin + _PART) for begin in range(0, a.size, _PART)]
+        wrong = np.concatenate([np.zeros(0, int), *(self._wrong(a, b, part) for part in parts)])
+        few = max(_STEP_LEAST, int(_STEP_SHARE * a.size))
+        if self.may_step and len(wrong) <= few and self._are_near(a[wrong], b[wrong]):
+            return ""
+        if not len(wrong):
+            return ""
+        place = np.unravel_index(int(wrong[0]), self.value.shape)
+        return (
+            f"{len(wrong)} of {a.size} elements differ; at {[int(each) for each in place]} it has "
+            f"{a[wrong[0]]:.6g}, right is {b[wrong[0]]:.6g}"
+        )
+
+    def _wrong(self, found: np.ndarray, right: np.ndarray, part: slice) -> np.ndarray:
+        """Places of elements of a part that differ by more than allowed."""
+        a, b = found[part], right[part]
+        if a.dtype.kind != "f":
+            return np.flatnonzero(a != b) + part.start
+        with np.errstate(invalid="ignore", over="ignore"):
+            is_right = np.abs(a - b) <= self.relative * np.abs(b) + self.absolute
+        if not is_right.all():
+            is_right |= (a == b) | (np.isnan(a) & np.isnan(b))
+        return np.flatnonzero(~is_right) + part.start
+
+    @staticmethod
+    def _are_near(found: np.ndarray, right: np.ndarray) -> bool:
+        if found.dtype.kind in "iu":
+            return bool(np.all(np.abs(found.astype("float64") - right) <= 1))
+        return bool(np.all(np.isfinite(found) == np.isfinite(right)))
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of the finite values; a few infinite ones hide no fault."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean(dtype="float64")) if finite.size else 0.0
+
+
+# Kernels of so many operations take a few seconds without a schedule.
+_MOST_UNSCHEDULED_FLOPS = 4e9
+# Bytes of integers that a kernel has not written: an unlikely result.
+_POISON = 0xA5
+# Powers of two that are tried as the size of scales: sums of bytes have up to seven digits.
+_POWERS = range(0, -27, -3)
+# Elements of an output that are looked at for that.
+_SAMPLED = 2**16
+
+# Runs a kernel on the arguments, moved by a rounding or not: its outputs, until the next run.
+_Run = Callable[[bool], dict[int, np.ndarray]]
+
+
+@dataclass
+class TaskReference:
+    """Test arguments and expected outputs of one task.
+
+    Kernels for ``target`` compute the reference; candidates run on ``device``. ``buffers`` are
+    shared with other tasks. ``spent_s`` are the seconds that the reference has taken.
+    """
+
+    module: tvm.IRModule
+    target: tvm.target.Target
+    device: Any
+    buffers: Buffers
+    spent_s: float = 0.0
+    _signature: Signature = field(init=False)
+    _is_confirmed: bool = False
+    _expected: dict[int, TaskOutput] = field(init=False, default_factory=dict)
+    _given: dict[int, np.ndarray] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._signature = signature(self.module["main"])
+
+    @property
+    def held_bytes(self) -> int:
+        # An argument may be a view of a smaller table.
+        tables = [getattr(each.base, "base", None) for each in self._given.values()]
+        arrays = [*(each.value for each in self._expected.values()), *tables]
+        return sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
+
+    def fault_of(
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        scheduled: str | tvm.IRModule | None,
+        is_default: bool = False,
+    ) -> str:
+        """What is wrong with a candidate; empty if its outputs are right.
+
+        The arguments are those of `Checker.check`; ``is_default`` says
+        whether it has the default schedule, whose outputs are the reference.
+        """
+        if isinstance(scheduled, str):
+            scheduled = module_of(scheduled) if PREPROC in scheduled else None
+        try:
+            blocks = self._layouts(shapes, scheduled)
+            run = partial(self._run, code, shapes, self.device, blocks)
+            if not self._expected:
+                self._prepare(run if is_default else self._default())
+            fault = self._difference(run(False))
+            if fault and not self._is_confirmed:
+                self._confirm()
+                fault = self._difference(run(False))
+        except LayoutError as error:
+            return str(error)
+        return fault
+
+    def _prepare(self, run: _Run) -> None:
+        """Draw the arguments that show most, and compute the expected outputs for them."""
+        began_s = time.perf_counter()
+        outputs = self._drawn(run)
+        if is_positive := not _is_usable(outputs):
+            outputs = self._drawn(run, is_positive)
+        if self._signature.factors:
+            shown = {power: _most_common(self._drawn(run, is_positive, power)) for power in _POWERS}
+            outputs = self._drawn(run, is_positive, min(shown, key=shown.__getitem__))
+        self._expect(outputs)
+        self.spent_s += time.perf_counter() - began_s
+
+    def _drawn(self, run: _Run, positive: bool = False, power: int = 0) -> dict[int, np.ndarray]:
+        """Outputs for arguments of which scales are multiplied by two to the ``power``."""
+        factors = self._signature.factors
+        self._given = {
+            place: drawn(
+                self._signature,
+                place,
+                positive=positive,
+                size=2.0**power if place in factors else 1.0,
+            )
+            for place, parameter in enumerate(self._signature.parameters)
+            if parameter.is_read
+        }
+        return run(False)
+
+    def _confirm(self) -> None:
+        """Replace the expected outputs by those of the unscheduled kernel, and measure noise."""
+        began_s = time.perf_counter()
+        takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
+        is_default = has_own_device(self.target) or takes_long
+        run = self._default() if is_default else self._compiled(self.module)
+        moved = {place: value.copy() for place, value in run(True).items()}
+        self._expect(run(False), moved)
+        self._is_confirmed = True
+        self.spent_s += time.perf_counter() - began_s
+
+    def _expect(
+        self, outputs: Mapping[int, np.ndarray], moved: Mapping[int, np.ndarray] | None = None
+    ) -> None:
+        """Keep outputs; ``moved`` are those for arguments that were moved by a rounding."""
+        given = self._signature
+        for place, value in sorted(outputs.items()):
+            may_step = given.takes_steps if value.dtype.kind == "f" else given.has_floats
+            apart = None if moved is None else moved[place]
+            self._expected[place] = TaskOutput.of(value.copy(), given.length, may_step, apart)
+
+    def _default(self) -> _Run:
+        """Runs the kernel with its default schedule, as the import has compiled it."""
+        schedule = default_schedule(self.module, self.target)
+        if schedule is None:
+            return self._compiled(self.module)
+        scheduled = schedule.mod
+        module = without_layout_block(scheduled)
+        shapes = [tuple(shape_of(buffer)) for buffer in module["main"].params]
+        return self._compiled(module, shapes, self._layouts(shapes, scheduled))
+
+    def _compiled(
+        self,
+        module: tvm.IRModule,
+        shapes: Sequence[tuple[int, ...]] = (),
+        blocks: Mapping[int, Any] | None = None,
+    ) -> _Run:
+        shapes = shapes or [parameter.shape for parameter in self._signature.parameters]
+        store = KernelStore.of(self.target)
+        if store is not None:
+            built = store.load({"main": module["main"]})
+        else:
+            with without_checks():
+                built = build(module, self.target)
+        return partial(self._run, built, shapes, tvm_device(self.target), blocks or {})
+
+    def _layouts(
+        self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None
+    ) -> dict[int, Any]:
+        """The blocks that rewrite a candidate's weight layouts, by number of the argument."""
+        blocks = {} if scheduled is None else layout_blocks(scheduled)
+        for place, parameter in enumerate(self._signature.parameters):
+            is_laid_out = place in blocks and parameter.is_read
+            if prod(shapes[place]) != prod(parameter.shape) and not is_laid_out:
+                raise LayoutError("a buffer has another size, and nothing says why")
+        return blocks
+
+    def _run(
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        device: Any,
+        blocks: Mapping[int, Any],
+        moved: bool,
+    ) -> dict[int, np.ndarray]:
+        """Outputs of a kernel, by number of the parameter; valid until the next run."""
+        is_here = device == tvm.cpu(0)
+        parameters = self._signature.parameters
+        tensors, written = [], {}
+        for place, parameter in enumerate(parameters):
+            tensor, array = self.buffers.tensor(place, shapes[place], parameter.dtype)
+            self._fill(array, place, blocks.get(place), moved)
+            if not is_here:
+                tensor = tvm.runtime.tensor(array, device=device)
+            tensors.append(tensor)
+            if parameter.is_written:
+                written[place] = array
+        code["main"](*tensors)
+        if not is_here:
+            written = {place: tensors[place].numpy() for place in written}
+        return {place: array.reshape(parameters[place].shape) for place, array in written.items()}
+
+    def _fill(self, array: np.ndarray, place: int, block: Any, moved: bool) -> None:
+        """Fill a buffer with its argument; an output with values that show missing writes."""
+        given = self._given.get(place)
+        if given is None:
+            if array.dtype.kind == "f":
+                array.fill(np.nan)
+            else:
+                array.view("uint8").fill(0 if array.dtype.kind == "b" else _POISON)
+        elif block is not None:
+            if array.size != given.size:
+                room = f"{array.size} of {given.size}"
+                raise LayoutError(f"its layout has room for {room} weights")
+            lay_out(block, given, array)
+        else:
+            np.copyto(array.reshape(given.shape), given)
+        if moved and given is not None and array.dtype.name in ROUNDING:
+            unit = ROUNDING[array.dtype.name]
+            random = np.random.default_rng(place)
+            array *= random.uniform(1 - unit, 1 + unit, array.shape).astype(array.dtype)
+
+    def _difference(self, found: dict[int, np.ndarray]) -> str:
+        for place, expected in self._expected.items():
+            fault = expected.fault(found[place])
+            if fault:
+                return f"output {place}: {fault}" if len(self._expected) > 1 else fault
+        return ""
+
+
+def _is_usable(outputs: Mapping[int, np.ndarray]) -> bool:
+    """Whether most elements of each output are finite, so that a comparison can find a fault."""
+    return all(
+        2 * np.count_nonzero(np.isfinite(each)) > each.size
+        for each in outputs.values()
+        if each.size
+    )
+
+
+def _most_common(outputs: Mapping[int, np.ndarray]) -> float:
+    """The largest share that one value has in an output: with less, more faults are seen."""
+    shares = [0.0]
+    for each in outputs.values():
+        some = each.reshape(-1)[:_SAMPLED]
+        _, counts = np.unique(some, return_counts=True)
+        shares.append(float(counts.max(initial=0)) / max(1, some.size))
+    return round(max(shares), 2)
+
+
+# Memory of all references together, as a part of the machine's. An evicted reference is computed
+# again if its task comes back.
+_LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
+
+
 class Checker:
     """Checks built candidates in the process that built them.
 
@@ -68,7 +431,7 @@ class Checker:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else tvm_device(target)
         self._references: OrderedDict[str, TaskReference] = OrderedDict()
-        self._buffers, self._cache = Buffers(borrow), ReferenceCache()
+        self._buffers = Buffers(borrow)
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 
@@ -102,22 +465,11 @@ class Checker:
         spent_s = time.perf_counter() - began_s
         return Verdict(fault, spent_s, reference.spent_s - before_s)
 
-    def prepare(self, wanted: ScheduleCheck) -> None:
-        """Compute a task's reference, for this process and, by the cache, for the others."""
-        self._reference(wanted).prepare()
-        self._evict()
-
     def _reference(self, wanted: ScheduleCheck) -> TaskReference:
         reference = self._references.get(wanted.key)
         if reference is None:
-            reference = TaskReference(
-                wanted.key,
-                module_of(wanted.module),
-                self._target,
-                self._device,
-                self._buffers,
-                self._cache,
-            )
+            module = module_of(wanted.module)
+            reference = TaskReference(module, self._target, self._device, self._buffers)
             self._references[wanted.key] = reference
         self._references.move_to_end(wanted.key)
         return reference

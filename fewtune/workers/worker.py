@@ -93,11 +93,6 @@ class Worker:
     def _kernel(self, number: int) -> BuiltKernel:
         return self._built[number]
 
-    def prepare(self, wanted: ScheduleCheck) -> None:
-        """Compute what a task's candidates will be compared with; see `Checker.prepare`."""
-        with self._alive():
-            self._own_checker().prepare(wanted)
-
     def _own_checker(self) -> Checker:
         if self._checker is None:
             borrow = None if has_own_device(self._target) else self.timer.buffers.borrow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fewtune.schedule_check.task_reference import TaskOutput
+from fewtune.schedule_check.check import TaskOutput
 
 COUNT = 3 * 2**14 + 5
 
