@@ -65,9 +65,8 @@ from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
-from fewtune.verify.session import OnnxruntimeSession, tensor_specs
+from fewtune.verify.session import OnnxruntimeSession, known_values, tensor_specs
 from fewtune.verify.taps import ROOM
-from fewtune.verify.values import known_values
 
 THREADS = 2
 Arrays = list[np.ndarray]

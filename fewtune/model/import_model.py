@@ -46,12 +46,11 @@ from fewtune.task.analysis import call_counts
 from fewtune.util.asked import asked
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import Difference
-from fewtune.verify.draws import GIVEN, Draw, drawn_inputs, rare_inputs
-from fewtune.verify.indices import index_limits
+from fewtune.verify.draws import GIVEN, drawn_inputs, index_limits, rare_inputs
 from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
-from fewtune.verify.reference import Reference
+from fewtune.verify.reference import Draw, Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
 

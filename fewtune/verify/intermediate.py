@@ -10,13 +10,10 @@ from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
-from fewtune.verify.jitter import is_quantised, is_quantising
 from fewtune.verify.locate import with_outputs
-from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.session import OnnxruntimeSession
-from fewtune.verify.sites import Site, Written, find_sites
-from fewtune.verify.taps import ROOM, Observable, Tap, written_by
-from fewtune.verify.values import Value, known_values
+from fewtune.verify.noise import NoiseMeter, is_quantised, is_quantising
+from fewtune.verify.session import OnnxruntimeSession, Value, known_values
+from fewtune.verify.taps import ROOM, Observable, Site, Tap, Written, find_sites, written_by
 
 # Most elements of all values that are computed, and of those that are stored: 512 and 64 MiB of
 # float32. The largest values are left out.

@@ -11,8 +11,7 @@ from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import attach_weights, detach_weights, operator_name
 from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.session import OnnxruntimeSession
-from fewtune.verify.values import Value, known_values
+from fewtune.verify.session import OnnxruntimeSession, Value, known_values
 
 # Values compared in one run: each becomes an output, and prevents the fusion of two operators.
 _AT_ONCE = 24

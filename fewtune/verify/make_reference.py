@@ -14,10 +14,9 @@ from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
 from fewtune.util.asked import asked
-from fewtune.verify.draws import GIVEN, LIMITS, Draw
-from fewtune.verify.jitter import is_quantised
-from fewtune.verify.noise import RUNS, NoiseMeter
-from fewtune.verify.reference import Checked, Reference
+from fewtune.verify.draws import GIVEN, LIMITS
+from fewtune.verify.noise import RUNS, NoiseMeter, is_quantised
+from fewtune.verify.reference import Checked, Draw, Reference
 from fewtune.verify.session import OnnxruntimeSession
 
 # Least share of an output that is not NaN, in draws that are used for lack of better ones.

@@ -6,16 +6,22 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.verify.comparison import Difference, Expected, compare_outputs
-from fewtune.verify.draws import Draw
-from fewtune.verify.sites import Site
-from fewtune.verify.taps import Observable, Runs, Tap, check_taps
+from fewtune.verify.taps import Observable, Runs, Site, Tap, check_taps
 
 FILE = "reference.npz"
+
+
+class Draw(NamedTuple):
+    """One set of inputs by name, with a name for messages, such as ``normal inputs``."""
+
+    name: str
+    feeds: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.draws import LIMITS, drawn_inputs, rare_inputs
-from fewtune.verify.indices import index_limits
+from fewtune.verify.draws import LIMITS, drawn_inputs, index_limits, rare_inputs
 from fewtune.verify.session import tensor_specs
 from tests import tiny_models
 from tests.made.onnx_text import model_of

@@ -7,8 +7,9 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.verify.comparison import Difference
-from fewtune.verify.draws import Draw, drawn_inputs
+from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Draw
 from fewtune.verify.session import tensor_specs
 from tests.made.onnx_text import model_of
 

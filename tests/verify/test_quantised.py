@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.verify.comparison import Expected, compare_steps
 from fewtune.verify.intermediate import safe_outputs
-from fewtune.verify.jitter import is_quantised
+from fewtune.verify.noise import is_quantised
 from fewtune.verify.reference import Reference
 from tests.quantized_models import quantized_network
 from tests.verify.imported import Changed, imported

@@ -7,10 +7,10 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.verify.draws import Draw, drawn_inputs, rare_inputs
+from fewtune.verify.draws import drawn_inputs, rare_inputs
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
-from fewtune.verify.reference import Reference
+from fewtune.verify.reference import Draw, Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from tests.made.onnx_text import model_of
 from tests.tiny_models import tiny_convolutional_model

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fewtune.verify.comparison import Expected
-from fewtune.verify.sites import Site, Written, find_sites
-from fewtune.verify.taps import Tap, check_taps
+from fewtune.verify.taps import Site, Tap, Written, check_taps, find_sites
 from tests.verify import small_models
 from tests.verify.imported import Changed, Imported, imported
 
