@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -25,7 +23,6 @@ from fewtune.trial.outcome import (
 from fewtune.trial.phases import Phases
 from fewtune.workers.handle import WorkerHandle
 from fewtune.workers.pool import WorkerPool
-from fewtune.workers.worker import Worker
 
 # A task's first check may have to compile and run its kernel without any schedule.
 CHECK_LIMIT_S = 120.0
@@ -224,15 +221,6 @@ class Measurer:
             return Outcome.failed(Failure.of(fault, running=True))
         self._check_costs_s[wanted.key] = verdict.spent_s - verdict.reference_s
         return outcome if verdict.is_right else Outcome(None, WRONG_OUTPUT, verdict.fault)
-
-    def prepare(place: int) -> None:
-            for wanted in waiting[place :: len(self.pool.handles)]:
-                # What cannot be computed is reported by the check itself.
-                with suppress(WorkerLostError, RequestFailedError):
-                    self.pool.handles[place].call(CHECK_LIMIT_S, Worker.prepare, wanted)
-
-        with batch.phases.timed("check_s"), ThreadPoolExecutor() as threads:
-            list(threads.map(prepare, range(len(self.pool.handles))))
 
     def _device(self, specs: Specs) -> int:
         """The number of the device that measures a task with such buffers."""

@@ -27,15 +27,6 @@ _WATCHER = (
 _OWN = SharedContext()
 
 
-def shared_folder() -> Path | None:
-    """The folder that all processes of this command share, or else of this session; or None."""
-    here = Path(tempfile.gettempdir())
-    for folder in (here, *here.parents):
-        if folder.name.startswith(_PREFIX):
-            return folder
-    return here if here.name.startswith(SESSION_PREFIX) else None
-
-
 @contextmanager
 def own_temporary_folder() -> Iterator[None]:
     """Let this process, and those that it starts, make temporary files in a folder of their own.

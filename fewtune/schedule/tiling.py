@@ -196,7 +196,9 @@ def parallel_outer(
     return loops[-1][0] if keep else outer
 
 
-def vectorize_last(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtype: str) -> None:
+def vectorize_last(
+    sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtype: str, most_vectors: int = 4
+) -> None:
     """Vectorise the innermost loop of a block that is already computed at another block's loop."""
     loops = sch.get_loops(handle)
     if not loops:
@@ -204,7 +206,7 @@ def vectorize_last(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtyp
     loop = loops[-1]
     extent = int(sch.get(loop).extent)
     lanes = traits.lanes(dtype)
-    width = vector_width(extent, lanes, 4)
+    width = vector_width(extent, lanes, most_vectors)
     if width < 2:
         return
     try:

@@ -475,8 +475,8 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     for block, before in zip(blocks, partial, strict=True):
         for each in before:
             _vectorize_lanes(sch, each, outer)
-        if not block.is_reduction:
-            _vectorize(sch, block, outer, traits)
+        if not block.is_reduction and _inside(sch, block.handle, outer):
+            vectorize_last(sch, block.handle, traits, block.data_type, most_vectors=1)
     return True
 
 
@@ -531,20 +531,3 @@ def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
     sch.reorder(step, lane)
     sch.vectorize(lane)
     sch.decompose_reduction(partial, step)
-
-
-def _vectorize(sch: tvm.s_tir.Schedule, block: Block, outer: Any, traits: CpuTraits) -> None:
-    inner = _inside(sch, block.handle, outer)
-    if not inner:
-        return
-    extent = int(sch.get(inner[-1]).extent)
-    width = vector_width(extent, traits.lanes(block.data_type), 1)
-    if width < 2:
-        return
-    loop = inner[-1]
-    if width < extent:
-        _, loop = sch.split(loop, [extent // width, width])
-    try:
-        sch.vectorize(loop)
-    except ScheduleError:
-        return
