@@ -1,4 +1,4 @@
-"""The tiny model benchmarked for real, and compared with itself."""
+"""The tiny model benchmarked for real, what is built before, and its start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from fewtune.artifacts import (
@@ -25,7 +26,8 @@ from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.compare import Result, compare_strategies
 from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
 from fewtune.benchmark.result import ResultFolders
-from fewtune.benchmark.variants import Variants
+from fewtune.benchmark.start import start_figures
+from fewtune.benchmark.variants import Builds, Variants, has_room
 from fewtune.machine.host import cores_off_the_pool
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
@@ -183,3 +185,33 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     assert all(pair.selective_ms > 0 for pair in comparison.kernels)
     assert Comparison.read(tmp_path) == comparison
     assert "6 rounds of 2 copies in 2 processes" in (tmp_path / "report.md").read_text()
+
+
+def test_both_runtimes_give_a_first_output():
+    onnx = tuned_tiny.imported() / "model.onnx"
+    figures = start_figures(tuned_tiny.compiled() / "model.so", onnx, rounds=1)
+    assert min(figures) > 0
+
+
+def test_a_model_that_does_not_start_is_named(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(RuntimeError, match="onnxruntime could not start"):
+        start_figures(tuned_tiny.compiled() / "model.so", tmp_path / "model.onnx", rounds=1)
+
+
+def test_the_benchmark_runs_what_was_built_before():
+    infos = [task.info for task in tuned_tiny.tasks()]
+    made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
+    assert made.meter is not None
+    variants = tiny_variants(BenchmarkOptions(copies=1), untuned=made.untuned)
+    assert [run.__self__ for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
+    made.untuned.run()
+    assert variants.difference("tuned").allowances <= 1
+
+
+def test_room_for_the_builds_is_left_to_the_process_that_compiles(monkeypatch):
+    parameters = ImportReport.read(tuned_tiny.imported()).parameters
+    for copies, fits in ((16, True), (15, False)):
+        memory = SimpleNamespace(available=copies * 4 * parameters)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda memory=memory: memory)
+        assert has_room(tuned_tiny.imported()) == fits

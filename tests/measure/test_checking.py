@@ -1,14 +1,15 @@
 """Candidates that compute something else, through a real worker: they never win."""
 
 import re
+from collections import Counter
 
 import pytest
 
-from fewtune.measure.measurer import Measurer, is_check_due, module_specs
+from fewtune.measure.measurer import Batch, Measurer, is_check_due, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import ScheduleCheck
-from fewtune.trial.outcome import WRONG_OUTPUT
+from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 from fewtune.trial.trial import Trial
 from tests import tuned_tiny
 
@@ -80,3 +81,17 @@ def test_a_verdict_outlives_the_journal():
     assert Trial.from_json(wrong.as_json()) == wrong
     # Earlier versions compared nothing.
     assert not Trial.from_json({"trace": ["a"], "run_s": [1.0]}).is_checked
+
+
+def test_a_failure_is_counted_and_not_beaten():
+    batch = Batch([[]] * 3, [None, None, 0.5], ["a", "a", "b"])
+    failures: Counter[str] = Counter()
+    # They may end in any order, as on boards.
+    batch.end(1, Outcome([1.0]))
+    batch.end(0, Outcome(None, "wrong_output"))
+    batch.end(2, Outcome([2.0]))
+    outcomes = batch.settle(failures)
+    assert [outcome.cause for outcome in outcomes] == ["wrong_output", None, None]
+    assert failures == {"wrong_output": 1}
+    # Another race does not lower it.
+    assert (batch.bar_s(0), batch.bar_s(2)) == (1.0, 0.5)

@@ -1,4 +1,4 @@
-"""Temporary files go with the command that they belong to, however it ends."""
+"""What a process leaves: temporary files go with their command, the collector scans no more."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.process.temporary import own_temporary_folder
+from tests.made.command import python
 
 # A command that makes a folder, prints its path and waits to be killed.
 WAITS = """
@@ -72,3 +73,21 @@ def test_a_link_planted_for_onnxruntime_is_not_followed(shared, tmp_path):
     environment.pop("ORT_DISABLE_TELEMETRY", None)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert kept.read_text() == "as it was"
+
+
+ENDING = """
+import atexit, gc
+from fewtune.process.contexts import end_without_scans
+class Left:
+    def __del__(self):
+        print("collected")
+atexit.register(lambda: print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000))
+end_without_scans(); end_without_scans()
+left = Left()
+left.itself = left
+del left
+"""
+
+
+def test_a_process_that_ends_collects_once_and_scans_no_more():
+    assert python(ENDING).stdout == "collected\nTrue True\n"

@@ -1,4 +1,4 @@
-"""A stage ends with the process that started it, however that ended."""
+"""A stage ends with the process that started it, and knows the commit of its code."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fewtune.stages.commit import commit
 from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
@@ -74,3 +75,23 @@ def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path, module):
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+USER = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+
+
+def test_what_using_the_software_changes_is_none_of_its_code(tmp_path):
+    assert commit(tmp_path) is None
+    (tmp_path / "results").mkdir()
+    for name in ("params.yaml", "dvc.lock", "results/table.md", "code.py"):
+        (tmp_path / name).write_text("first\n")
+    for arguments in (["init", "-q"], ["add", "-A"], [*USER, "commit", "-qm", "start"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    name = commit(tmp_path)
+    assert name is not None
+    assert len(name) == 10
+    for used in ("params.yaml", "dvc.lock", "results/table.md", "new"):
+        (tmp_path / used).write_text("second\n")
+    assert commit(tmp_path) == name
+    (tmp_path / "code.py").write_text("second\n")
+    assert commit(tmp_path) == f"{name}+"

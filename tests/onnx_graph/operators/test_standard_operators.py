@@ -11,7 +11,7 @@ from fewtune.onnx_graph.functions import expand_functions
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime
-from tests.expanded_models import node_model, normal
+from tests.expanded_models import assert_node, node_model, normal
 
 Arrays = dict[str, np.ndarray]
 
@@ -101,3 +101,24 @@ def test_a_layer_normalisation_of_doubles_is_written_out(names):
     feeds = {"x": normal(2, 3, 4).astype(np.float64)}
     model = check("LayerNormalization", feeds, constants, opset=17)
     assert is_gone(model, "LayerNormalization")
+
+
+RANDOM = np.random.default_rng(0)
+
+
+ROWS = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("opset", [11, 14])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_layer_normalization_in_an_older_operator_set(opset, kind):
+    data, scale = ROWS.astype(kind), np.array([1, 2, 0.5, -1], kind)
+    for more in ([scale], [scale, scale]):
+        given = {"domain": "", "opset": opset, "tolerance": 1e-3 if kind == np.float16 else 2e-5}
+        assert_node("LayerNormalization", [data, *more], constants=(1,), **given)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_rows_whose_squares_underflow_have_norm_zero(p):
+    data = np.concatenate([ROWS[0], np.zeros((1, 4), np.float32), 1e-30 * ROWS[1]]).astype("f4")
+    assert_node("LpNormalization", [data], domain="", opset=22, axis=1, p=p)

@@ -1,12 +1,15 @@
 """The order of stages as read from DVC."""
 
+import json
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
+from dvc.render.converter.vega import get_datapoints
 from dvc.repo import Repo
 
+from fewtune.artifacts import Curve
 from fewtune.errors import InputError, MachineError
 from fewtune.pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
 from fewtune.pipelines.dvc_repo.track import track
@@ -159,3 +162,10 @@ def test_the_projects_own_pipeline_ends_each_result_once():
     assert {stage.name for stage in plan} == set(dag.stages)
     models = {Result(each.model) for each in dag.results}
     assert sorted(ends.values()) == sorted([*dag.results, *models])
+
+
+def test_the_curve_of_a_strategy_that_measures_nothing_can_be_drawn(tmp_path):
+    nothing = Curve(points=[])
+    nothing.write(tmp_path)
+    assert get_datapoints(json.loads((tmp_path / Curve.file_name).read_text())) == []
+    assert Curve.read(tmp_path) == nothing
