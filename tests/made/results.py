@@ -14,8 +14,6 @@ from fewtune.artifacts import (
     Curve,
     Fingerprint,
     ImportReport,
-    KernelPair,
-    KernelRow,
     LatencyStats,
     Metrics,
     ShareReport,
@@ -62,20 +60,6 @@ def metrics(latency_ms: float = 50.0, tuning_s: float = 250.0) -> Metrics:
         "speedup_over_onnxruntime": 45 / latency_ms,
     }
     return Metrics.read(DATA).model_copy(update=figures)
-
-
-def pair(row: KernelRow, selective_ms: float, full_ms: float) -> KernelPair:
-    """A kernel in both libraries, with a tenth of a millisecond of spread to either side."""
-    lost_ms = row.weight * (selective_ms - full_ms)
-    return KernelPair(
-        task=row.task,
-        calls=row.weight,
-        selective_ms=selective_ms,
-        full_ms=full_ms,
-        lost_ms=lost_ms,
-        lost_p10_ms=lost_ms - 0.1,
-        lost_p90_ms=lost_ms + 0.1,
-    )
 
 
 def comparison(

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from fewtune.artifacts import Metrics
-from fewtune.report.kernel_tables import comparison_markdown, loss_table
 from fewtune.report.tables import (
     Result,
     belongs,
@@ -81,34 +80,6 @@ def test_the_comparison_table_ends_in_means():
     assert [row["x over onnxruntime"] for row in rows[:2]] == ["1.01", "1.80"]
     assert means["geometric mean"]["x over onnxruntime"] == "1.35"
     assert means["worst"]["x over onnxruntime"] == "1.01"
-
-
-def test_the_tasks_that_selective_tuning_lost_on_are_named():
-    selective, measured = made.benchmark("net", "selective"), made.comparison("net")
-    pool, convolution = selective.kernels
-    pairs = [
-        made.pair(convolution, selective_ms=1.25, full_ms=1.0),
-        # What is faster in the selective library is summed up, and not listed.
-        made.pair(pool, selective_ms=0.5, full_ms=0.7),
-    ]
-    measured = measured.model_copy(update={"kernels": pairs})
-    (row,) = records(loss_table(measured, selective))
-    lost_ms = 0.25 * convolution.weight
-    assert row["task"] == "conv2d_1"
-    spread = f"[{lost_ms - 0.1:.3f} - {lost_ms + 0.1:.3f}]"
-    assert row["lost ms [p10 - p90]"] == f"{lost_ms:.3f} {spread}"
-    # Rates are those of the times in the model, not of the kernel alone.
-    assert float(row["full GFLOPS"]) == pytest.approx(
-        convolution.gflops * convolution.latency_ms / 1.0, rel=0.01
-    )
-    assert float(row["selective GFLOPS"]) == pytest.approx(
-        convolution.gflops * convolution.latency_ms / 1.25, rel=0.01
-    )
-    text = comparison_markdown(measured, selective)
-    assert f"In sum {number(lost_ms)} ms a run are lost (tasks: 1)" in text
-    # Where nothing is lost, nothing is said of it.
-    gained = measured.model_copy(update={"kernels": pairs[1:]})
-    assert "lost" not in comparison_markdown(gained, selective)
 
 
 def test_metrics_without_a_figure_are_read_back(tmp_path):
