@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 import fewtune
-from fewtune.artifacts import BenchmarkReport, ImportReport, TaskTable
+from fewtune.artifacts import BenchmarkReport, ImportReport, PredictReport, TaskTable
 from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
 from fewtune.verify.session import run_onnxruntime
@@ -287,3 +287,8 @@ def test_each_shape_is_measured_and_reported(of_shapes):
     own = {task.name for task in tasks if not task.is_of_other_shape}
     assert {row.task for row in report.kernels} == own
     assert own < {task.name for task in tasks}
+    # Of other shapes, nothing is rated: they take the largest shape's schedules.
+    lines = PredictReport.read(of_shapes.directory / "predict").tasks
+    others = [line.points for line in lines if line.task not in own]
+    assert others
+    assert not any(others)

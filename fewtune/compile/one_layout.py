@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import tvm_ffi
@@ -31,6 +32,10 @@ from fewtune.tvm_compat.values import is_constant
 MOST_OF_LARGEST = 1.15
 # Records of a task that are tried; the next are too slow to be worth it.
 _MOST_RECORDS = 16
+
+
+# What tells layouts apart, by kernel and number of the argument.
+_Layouts = dict[tuple[str, int], Any]
 
 
 class _Reading(NamedTuple):
@@ -71,22 +76,33 @@ def share_layouts(
     bound = MOST_OF_LARGEST * sum(
         sizes[key] for key, each in readings.items() if any(r.function == MAIN for r in each)
     )
+    layouts: _Layouts = {}
+
+    def look(kernel: str) -> None:
+        blocks = layout_blocks(tvm.IRModule({"main": schedules.scheduled(kernel)}))
+        for place in places[kernel]:
+            layouts[kernel, place] = _told(blocks.get(place))
+
+    places: dict[str, set[int]] = defaultdict(set)
+    for reading in chain.from_iterable(readings.values()):
+        places[reading.kernel].add(reading.place)
+    for kernel in places:
+        look(kernel)
     kept: dict[str, str] = {}
-    while True:
-        if _total(readings, sizes, schedules) <= bound:
+    for reading, largest in _of_other_shapes(readings, sizes):
+        wanted = layouts[largest.kernel, largest.place]
+        if layouts[reading.kernel, reading.place] == wanted or reading.kernel in kept:
+            continue
+        if _total(readings, sizes, layouts) <= bound:
             return {}
-        extra = _own_layouts(readings, sizes, schedules)
-        waiting = [pair for pair in extra if pair[0].kernel not in kept]
-        if not waiting:
-            return kept
-        reading, largest = max(waiting, key=lambda pair: pair[2])[:2]
-        wanted = _layout(schedules, largest)
         for made in _alternatives(schedules, reading, largest, by_workload, database, target):
-            if _layout_of(made, reading.place) == wanted:
+            if _told(layout_blocks(tvm.IRModule({"main": made})).get(reading.place)) == wanted:
                 schedules.take(reading.kernel, made)
+                look(reading.kernel)
                 break
         else:
             kept[reading.kernel] = "no schedule of it reads the largest shape's layout"
+    return kept if _total(readings, sizes, layouts) > bound else {}
 
 
 def _readings(lowered: tvm.IRModule) -> tuple[dict[str, list[_Reading]], dict[str, int]]:
@@ -104,42 +120,32 @@ def _readings(lowered: tvm.IRModule) -> tuple[dict[str, list[_Reading]], dict[st
     return readings, sizes
 
 
-def _own_layouts(
-    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], schedules: KernelSchedules
-) -> list[tuple[_Reading, _Reading, int]]:
-    """Kernels of other shapes with layouts of their own, the largest shape's reader, the bytes."""
+def _of_other_shapes(
+    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int]
+) -> list[tuple[_Reading, _Reading]]:
+    """Kernels of other shapes with the largest shape's reader of a weight, large weights first."""
     found = []
-    for key, each in readings.items():
-        largest = next((r for r in each if r.function == MAIN), None)
-        own = {reading.kernel for reading in each if reading.function == MAIN}
-        for reading in each if largest is not None else ():
-            if reading.kernel not in own:
-                assert largest is not None
-                if _layout(schedules, reading) != _layout(schedules, largest):
-                    found.append((reading, largest, sizes[key]))
+    for key in sorted(readings, key=lambda key: -sizes[key]):
+        of_largest = [each for each in readings[key] if each.function == MAIN]
+        own = {each.kernel for each in of_largest}
+        others = [each for each in readings[key] if each.kernel not in own]
+        found += [(each, of_largest[0]) for each in others if of_largest]
     return found
 
 
 def _total(
-    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], schedules: KernelSchedules
+    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], layouts: _Layouts
 ) -> int:
     """Bytes of the weights in all layouts."""
     return sum(
-        sizes[key] * len({_layout(schedules, reading) for reading in each})
+        sizes[key] * len({layouts[reading.kernel, reading.place] for reading in each})
         for key, each in readings.items()
     )
 
 
-def _layout(schedules: KernelSchedules, reading: _Reading) -> Any:
-    return _layout_of(schedules.scheduled(reading.kernel), reading.place)
-
-
-def _layout_of(function: tvm.tirx.PrimFunc, place: int) -> Any:
+def _told(block: Any) -> Any:
     """What tells a weight's layout from others; None if it is as given."""
-    block = layout_blocks(tvm.IRModule({"main": function})).get(place)
-    if block is None:
-        return None
-    return tvm_ffi.structural_hash(block.body, map_free_vars=True)
+    return None if block is None else tvm_ffi.structural_hash(block.body, map_free_vars=True)
 
 
 def _alternatives(

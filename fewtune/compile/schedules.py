@@ -61,7 +61,7 @@ class KernelSchedules:
         self._tuned, self.failed = _from_log(self._workloads, tasks, database)
         names = sorted(self._workloads)
         self.levels = {name: Level.LOG if name in self._tuned else Level.DEFAULT for name in names}
-        self._at = cache(self._made_at)
+        self._default_at = cache(self._made_at)
         for name in names:
             if self._at(name, self.levels[name]) is None:
                 self.levels[name] = Level.UNSCHEDULED
@@ -84,7 +84,6 @@ class KernelSchedules:
         named = made.with_attr("global_symbol", name)
         self._tuned[name] = named.with_attr(IS_SCHEDULED, True)
         self.levels[name] = Level.LOG
-        self._at.cache_clear()
 
     def leave_out(self, name: str) -> None:
         """Schedule a kernel by default, even if the log has a schedule for it."""
@@ -109,10 +108,11 @@ class KernelSchedules:
             for name in self.levels
         }
 
-    def _made_at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
+    def _at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
         """A kernel at a level; None if there is no such schedule."""
-        if level == Level.LOG:
-            return self._tuned[name]
+        return self._tuned[name] if level == Level.LOG else self._default_at(name, level)
+
+    def _made_at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
         function = self._lowered[name]
         if level != Level.DEFAULT and FREE in (function.attrs or {}):
             function = function.without_attr(FREE)

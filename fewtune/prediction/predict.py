@@ -1,5 +1,7 @@
 """Choose schedules without measuring: the bank's if it has one, else a predicted one.
 
+A task of another shape takes what was predicted for the largest shape's task like it.
+
 Each schedule is built and run once, and its outputs are compared with its task's. What is right is
 kept as it will be linked (`fewtune.runtime.kernel_store`). TVM may end the process that chooses by
 a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
@@ -7,9 +9,9 @@ a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +30,12 @@ from fewtune.runtime.target import has_own_device, is_foreign, target_from_json
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import move
+from fewtune.schedule.space.transfer import Donation, move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search import Guide
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import Task
+from fewtune.task.twins import twins_of
 from fewtune.timing.cache_state import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.workers.kernel_build import KernelMaker
@@ -73,15 +76,18 @@ class _Choosing:
     maker: KernelMaker | None
     is_cold: bool
     seed: int
+    # What was predicted, by task.
+    predicted: dict[str, Donation] = field(default_factory=dict)
 
-    def chosen(self, task: Task, count: int) -> Chosen:
-        """The bank's best schedule of this very task, else the first promising one that is right.
+    def chosen(self, task: Task, count: int, twin: str | None) -> Chosen:
+        """The bank's best schedule of this very task, its twin's, or the first promising one.
 
-        ``count`` points are rated.
+        ``count`` points are rated. Each schedule is right.
         """
         try:
             space = SearchSpace(task.mod, self.target)
-            return self._from_bank(task, space) or self._predicted(task, space, count)
+            known = self._from_bank(task, space) or self._from_twin(task, space, twin)
+            return known or self._predicted(task, space, count)
         except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
             return _default(task, f"no schedule could be predicted: {last_line(fault)}")
 
@@ -94,11 +100,28 @@ class _Choosing:
             # The default schedule was faster.
             line = _line(task, "default", 0.0, note="the bank found none faster", **known)
             return Chosen(line, None)
-        made = move(self.bank.donations(entry.workload)[:1], space)[0]
+        donation = self.bank.donations(entry.workload)[0]
+        trial = self._moved(task, space, donation, entry.best_ms / 1e3)
+        return None if trial is None else Chosen(_line(task, "known", 0.0, **known), trial)
+
+    def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:
+        donation = self.predicted.get(twin or "")
+        trial = donation and self._moved(task, space, donation, UNMEASURED_S)
+        if not trial:
+            return None
+        return Chosen(_line(task, "predicted", self._spread(), note=f"as {twin}"), trial)
+
+    def _moved(
+        self, task: Task, space: SearchSpace, donation: Donation, time_s: float
+    ) -> Trial | None:
+        """Another task's schedule for this one, unless it does not fit or is wrong."""
+        made = move([donation], space)[0]
         if made.schedule is None or self._fault(task, made.schedule):
             return None
-        trial = Trial(trace_key(made.schedule.trace), [entry.best_ms / 1e3], None)
-        return Chosen(_line(task, "known", 0.0, **known), trial)
+        return Trial(trace_key(made.schedule.trace), [time_s], None)
+
+    def _spread(self) -> float:
+        return spread_of(self.predictor, self.target)
 
     def _predicted(self, task: Task, space: SearchSpace, count: int) -> Chosen:
         random = np.random.default_rng([self.seed, *task.info.name.encode()])
@@ -106,7 +129,7 @@ class _Choosing:
         if self.predictor is not None:
             guide = Guide.of(space, prior, self.predictor, is_cold=self.is_cold)
         points = most_promising(space, prior, guide, count, random)
-        spread = spread_of(self.predictor, self.target) if guide is not None else UNKNOWN
+        spread = self._spread() if guide is not None else UNKNOWN
         fault = "" if points else "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             made = space.make(point, seed=place + 1)
@@ -115,6 +138,7 @@ class _Choosing:
                 continue
             fault = self._fault(task, made.schedule)
             if not fault:
+                self.predicted[task.info.name] = Donation.of(made.schedule.trace)
                 line = _line(
                     task,
                     "predicted",
@@ -154,7 +178,7 @@ def choose_schedules(
         All tasks of the model.
     points : mapping of str to int
         How many points to rate of each task to choose for. A task's schedule does not depend on
-        the others.
+        others but its twin of the largest shape.
     fingerprint : Fingerprint
     options : PredictOptions
     bank_directory : Path, optional
@@ -189,6 +213,8 @@ def choose_schedules(
     is_cold = weights_outgrow_cache(tasks)
     choosing = _Choosing(target, predictor, bank, maker, is_cold, options.seed)
     wanted = [task for task in tasks if task.info.name in points]
+    twins = twins_of([task.info for task in wanted])
+    wanted.sort(key=lambda task: task.info.name in twins)
     chosen: dict[str, Chosen] = {}
     left_out = left_out or {}
     at("it was reading what it needs", optional=[task.info.name for task in wanted])
@@ -199,7 +225,7 @@ def choose_schedules(
             continue
         at(f"it was predicting a schedule of {name}")
         with in_step(name):
-            chosen[name] = choosing.chosen(task, points[name])
+            chosen[name] = choosing.chosen(task, points[name], twins.get(name))
     return chosen, prediction_of(predictor, target)
 
 
@@ -223,9 +249,10 @@ def runs_here(fingerprint: Fingerprint) -> bool:
     return not (is_board or has_own_device(target) or is_foreign(target))
 
 
-def points_by_task(infos: Iterable[TaskInfo]) -> dict[str, int]:
-    """How many points are rated of each task."""
-    shares = {info.name: info.share for info in infos}
+def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:
+    """How many points are rated of each task; the fewest where its twin's schedule does not fit."""
+    twins = twins_of(infos)
+    shares = {info.name: 0.0 if info.name in twins else info.share for info in infos}
     whole = sum(shares.values()) or 1.0
     return {name: points_of(share / whole) for name, share in shares.items()}
 

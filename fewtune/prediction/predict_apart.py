@@ -7,6 +7,7 @@ measured, so none disturbs another.
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fewtune.runtime.tvm import usable_cores
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info
 from fewtune.task.extract import Task, is_worth_searching, read_tasks
+from fewtune.task.twins import twins_of
 
 # A task takes a space and a schedule besides its points: counted as so many points.
 _POINTS_OF_A_SPACE = 2_000
@@ -97,7 +99,7 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
     points = points_by_task(worth)
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
-    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count)]
+    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count, twins_of(worth))]
     found = run_each_apart(each_lot)
     chosen = {
         name: Chosen.from_json(values) for each in found for name, values in each["chosen"].items()
@@ -132,7 +134,7 @@ def _write_log(
     write_database(directory, modules, found, target_from_json(fingerprint.target))
 
 
-def lots(points: Mapping[str, int], count: int) -> list[dict[str, int]]:
+def lots(points: Mapping[str, int], count: int, twins: Mapping[str, str]) -> list[dict[str, int]]:
     """Divide tasks into ``count`` lots that take about the same time.
 
     Parameters
@@ -140,11 +142,19 @@ def lots(points: Mapping[str, int], count: int) -> list[dict[str, int]]:
     points : mapping of str to int
         Points that are rated of each task.
     count : int
+    twins : mapping of str to str
+        A task and its twin, which are in one lot. Of such a task no points are rated.
     """
+    families: dict[str, dict[str, int]] = defaultdict(dict)
+    loads: Counter[str] = Counter()
+    for name, rated in points.items():
+        first = twins.get(name, name)
+        families[first][name] = rated
+        loads[first] += _POINTS_OF_A_SPACE + (0 if name in twins else rated)
     made: list[dict[str, int]] = [{} for _ in range(count)]
-    loads = [0] * count
-    for name in sorted(points, key=lambda name: (-points[name], name)):
-        lightest = loads.index(min(loads))
-        made[lightest][name] = points[name]
-        loads[lightest] += points[name] + _POINTS_OF_A_SPACE
+    taken = [0] * count
+    for first in sorted(families, key=lambda name: (-loads[name], name)):
+        lightest = taken.index(min(taken))
+        made[lightest] |= families[first]
+        taken[lightest] += loads[first]
     return made

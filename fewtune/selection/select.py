@@ -18,7 +18,6 @@ from fewtune.selection.cluster import (
     split_unrelated,
 )
 from fewtune.selection.options import SelectOptions
-from fewtune.selection.twins import twins_of
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,
@@ -26,6 +25,7 @@ from fewtune.similarity.similarity import (
     similarity_matrix,
 )
 from fewtune.task.extract import SEARCHED_OPERATORS, is_worth_searching
+from fewtune.task.twins import twins_of
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank

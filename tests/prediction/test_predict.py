@@ -143,11 +143,13 @@ def test_processes_apart_predict_the_same_log_and_leave_nothing(tmp_path):
 
 def test_lots_hold_every_task_once_and_take_about_the_same_time():
     points = {"heavy": 4000, **{f"light{number}": 1000 for number in range(7)}}
-    divided = lots(points, 2)
+    divided = lots(points, 2, {})
     assert sorted(name for lot in divided for name in lot) == sorted(points)
     loads = [sum(points[name] for name in lot) for lot in divided]
     assert abs(loads[0] - loads[1]) <= 3000
-    assert lots({}, 1) == [{}]
+    assert lots({}, 1, {}) == [{}]
+    families = lots(points, 2, {f"light{number}": "light0" for number in range(1, 7)})
+    assert sorted(map(len, families)) == [1, 7]
 
 
 @pytest.mark.slow
