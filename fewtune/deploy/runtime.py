@@ -262,16 +262,13 @@ class Machine:
             start = call(self._lookup, self._machine, "vm_initialization", 1)
             call(start, _CPU, 0, _POOLED)
             _forget_pages(library)
-            call(self._found(executable, "fewtune_set_threads"), threads)
+            call(self.function("fewtune_set_threads", executable), threads)
         except TVMError as fault:
             raise InputError(f"TVM cannot load {library} ({fault}): compile it again") from None
 
-    def function(self, name: str) -> Object:
-        """A function of the library."""
-        return self._found(self._machine, name)
-
-    def _found(self, module: Object, name: str) -> Object:
-        found = self.runtime.call(self._lookup, module, name, 1)
+    def function(self, name: str, module: Object | None = None) -> Object:
+        """A function of the virtual machine, or of another module."""
+        found = self.runtime.call(self._lookup, module or self._machine, name, 1)
         if not isinstance(found, Object):
             raise InputError(f"the library has no function {name!r}: compile the model again")
         return found

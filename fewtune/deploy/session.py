@@ -222,8 +222,9 @@ class InferenceSession:
             return bound, arrays
         padding = padding_for(self.note, arrays)
         if padding is not None:
-            shapes = tuple(spec.shape for spec in padding.function.inputs)
-            padded = Padded(self._bound[shapes], padding, self.note)
+            function, sizes = padding
+            bound = self._bound[tuple(spec.shape for spec in function.inputs)]
+            padded = Padded(bound, sizes, self.note)
             return padded, padded.padded(arrays)
         if self._fallback is None:
             raise InputError(_unlike(self.note.functions, arrays))

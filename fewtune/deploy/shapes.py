@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,17 +14,11 @@ from fewtune.deploy.note import Function, Note, Tensor
 from fewtune.errors import InputError, MachineError, last_line
 
 
-class Padding(NamedTuple):
-    """How inputs are padded: the function that takes them, and each dimension's size as given."""
+def padding_for(note: Note, arrays: Sequence[np.ndarray]) -> tuple[Function, dict[str, int]] | None:
+    """The smallest function that the arrays can be padded for, and each dimension's size as given.
 
-    function: Function
-    sizes: Mapping[str, int]
-
-
-def padding_for(note: Note, arrays: Sequence[np.ndarray]) -> Padding | None:
-    """The smallest function that the arrays can be padded for; None without one.
-
-    Only dimensions that the user declared paddable grow, each alike in every input that has it.
+    None without one. Only dimensions that the user declared paddable grow, each alike in every
+    input that has it.
     """
     names = [spec.name for spec in note.functions[0].inputs]
     given = dict(zip(names, (array.shape for array in arrays), strict=True))
@@ -51,7 +44,7 @@ def padding_for(note: Note, arrays: Sequence[np.ndarray]) -> Padding | None:
         return sum(int(np.prod(spec.shape)) for spec in function.inputs)
 
     fitting = [function for function in note.functions if takes(function)]
-    return Padding(min(fitting, key=elements), sizes) if fitting else None
+    return (min(fitting, key=elements), sizes) if fitting else None
 
 
 class Padded:
@@ -60,12 +53,13 @@ class Padded:
     Parameters
     ----------
     bound : Bound
-    padding : Padding
+    sizes : mapping of str to int
+        Of the padded dimensions, as they were given.
     note : Note
     """
 
-    def __init__(self, bound: Bound, padding: Padding, note: Note) -> None:
-        self._bound, self._padding, self._note = bound, padding, note
+    def __init__(self, bound: Bound, sizes: Mapping[str, int], note: Note) -> None:
+        self._bound, self._sizes, self._note = bound, sizes, note
         self.function = replace(
             bound.function, outputs=tuple(map(self._cut, bound.function.outputs))
         )
@@ -94,7 +88,7 @@ class Padded:
         shape = list(spec.shape)
         for each in self._note.paddable:
             if spec.name in each.outputs:
-                shape[each.outputs[spec.name]] = self._padding.sizes[each.name]
+                shape[each.outputs[spec.name]] = self._sizes[each.name]
         return replace(spec, shape=tuple(shape))
 
 
