@@ -247,7 +247,7 @@ BUDGETS = {
     "model": 3546,
     "model_check": 234,
     "prediction": 391,
-    "onnx_graph": 4171,
+    "onnx_graph": 4165,
     "predictor": 786,
     "process": 931,
     "progress": 134,

@@ -119,6 +119,9 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if is_trained is None or (is_trained.any() and (part is None or part.any())):
         return graph.refuse(node, "is in training mode: its output is random")
     graph.op("Identity", [data], node.output[0])
+    mask, shape = optional(node.output, 2)[1], graph.shape(data)
+    if mask and shape is not None:
+        graph.op("Identity", [graph.constant(np.ones(shape, bool))], mask)
     return True
 
 

@@ -11,7 +11,6 @@ from onnx import ModelProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import STANDARD, all_nodes
 from fewtune.onnx_graph.operators import (
-    attention,
     control_flow,
     elementwise,
     fused,
@@ -22,7 +21,7 @@ from fewtune.onnx_graph.operators import (
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
 from fewtune.onnx_graph.quantized import normalize
 
-_FAMILIES = attention, control_flow, elementwise, fused, normalizations, normalize, tensors, windows
+_FAMILIES = control_flow, elementwise, fused, normalizations, normalize, tensors, windows
 # Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
     operator: handler for family in _FAMILIES for operator, handler in family.HANDLERS.items()

@@ -1,11 +1,12 @@
-"""Products and activations that onnxruntime's optimiser fuses (com.microsoft)."""
+"""Products, activations and attention that onnxruntime's optimiser fuses (com.microsoft)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from onnx import NodeProto
+import numpy as np
+from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
@@ -105,7 +106,123 @@ def _quick_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
+_HEADS_FIRST = 4
+_MASKED = -10000.0
+
+
+def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Self-attention: one product gives queries, keys and values."""
+    data, weight, bias, mask, past, added = optional(node.input, 6)
+    given = attributes_of(node)
+    shape, columns = graph.shape(data), graph.shape(weight)
+    if shape is None or columns is None or given.get("do_rotary"):
+        return graph.refuse(node, "rotates its inputs, or reads a tensor of unknown shape")
+    sizes = list(given.get("qkv_hidden_sizes") or [columns[1] // 3] * 3)
+    products = graph.op("MatMul", [data, weight])
+    if bias:
+        products = graph.op("Add", [products, bias])
+    ends = np.cumsum([0, *sizes]).tolist()
+    parts = [graph.slice(products, 2, ends[i], ends[i + 1]) for i in range(3)]
+    query, key, value = (_by_heads(graph, part, given["num_heads"]) for part in parts)
+    if past:
+        pasts = [graph.slice(past, 0, i, i + 1) for i in range(2)]
+        pasts = [graph.reshape(each, graph.shape(each)[1:]) for each in pasts]
+        key = graph.concat([pasts[0], key], 2)
+        value = graph.concat([pasts[1], value], 2)
+    present = optional(node.output, 2)[1]
+    if present:
+        graph.concat([graph.unsqueeze(key, 0), graph.unsqueeze(value, 0)], 0, present)
+    return _attend(graph, node, (query, key, value), mask, added)
+
+
+def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Attention of queries, keys and values that are separate inputs."""
+    query, key, value, bias, mask, added, *pasts = optional(node.input, 8)
+    heads = attributes_of(node)["num_heads"]
+    shapes = [graph.shape(name) for name in (query, key, value)]
+    if None in shapes or len(shapes[0]) != 3:
+        return graph.refuse(node, "has its inputs packed in one tensor, which is not supported")
+    parts = []
+    begin = 0
+    for name, shape in zip((query, key, value), shapes, strict=True):
+        if len(shape) == _HEADS_FIRST:
+            parts.append(name)
+            continue
+        if bias:
+            offset = graph.fold_slice(bias, 0, begin, begin + shape[2])
+            begin += shape[2]
+            name = graph.op("Add", [name, offset])
+        parts.append(_by_heads(graph, name, heads))
+    for index, past in enumerate(pasts, start=1):
+        if past:
+            parts[index] = graph.concat([past, parts[index]], 2)
+    for part, present in zip(parts[1:], optional(node.output, 3)[1:], strict=True):
+        if present:
+            graph.op("Identity", [part], present)
+    return _attend(graph, node, tuple(parts), mask, added)
+
+
+def _by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
+    """From (batch, length, heads x size) to (batch, heads, length, size)."""
+    batch, length, width = graph.shape(data)
+    apart = graph.reshape(data, [batch, length, heads, width // heads])
+    return graph.transpose(apart, [0, 2, 1, 3])
+
+
+def _attend(
+    graph: GraphBuilder, node: NodeProto, parts: tuple[str, ...], mask: str, added: str
+) -> bool:
+    """Write attention with the masks of these operators into a node's first output."""
+    batch, _, length, _ = graph.shape(parts[0])
+    sizes = [batch, length, graph.shape(parts[1])[2]]
+    offsets = _offsets(graph, node, mask, sizes, graph.dtype(parts[0]))
+    if offsets is None:
+        return graph.refuse(node, "has a mask of a form that is not supported")
+
+    query, key, value = parts
+    scores = graph.op("MatMul", [query, graph.transpose(key, [0, 1, 3, 2])])
+    factor = attributes_of(node).get("scale") or 1 / math.sqrt(graph.shape(query)[3])
+    scores = graph.op("Mul", [scores, factor])
+    for offset in filter(None, [*offsets, added]):
+        scores = graph.op("Add", [scores, offset])
+    mixed = graph.op("MatMul", [graph.op("Softmax", [scores], axis=3), value])
+    mixed = graph.transpose(mixed, [0, 2, 1, 3])
+    _, _, heads, size = graph.shape(mixed)
+    graph.reshape(mixed, [batch, length, heads * size], node.output[0])
+    return True
+
+
+def _offsets(
+    graph: GraphBuilder, node: NodeProto, mask: str, sizes: list[int], dtype: np.dtype
+) -> list[str] | None:
+    """Biases that mask scores; None for a mask of an unknown form."""
+    batch, length, total = sizes
+    given, offsets = attributes_of(node), []
+    if given.get("unidirectional"):
+        seen = np.tril(np.ones((length, total), bool), total - length)
+        # onnxruntime masks the future by the lowest number, whatever `mask_filter_value` is.
+        offsets.append(graph.constant(np.where(seen, 0, np.finfo(dtype).min), dtype))
+    if not mask:
+        return offsets
+    shape = graph.shape(mask)
+    if shape == [batch]:
+        places = graph.constant(np.arange(total)[None], np.int32)
+        ends = graph.reshape(graph.cast(mask, TensorProto.INT32), [batch, 1])
+        seen, shape = graph.op("Less", [places, ends]), [batch, total]
+    else:
+        seen = graph.cast(mask, TensorProto.BOOL)
+    full = {(batch, total): [batch, 1, 1, total], (batch, length, total): [batch, 1, length, total]}
+    if shape is None or tuple(shape) not in full:
+        return None
+    away = given.get("mask_filter_value", _MASKED)
+    none, away = (graph.constant(each, dtype) for each in (0.0, away))
+    offset = graph.op("Where", [seen, none, away])
+    return [*offsets, graph.reshape(offset, full[tuple(shape)])]
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
+    (MICROSOFT, "Attention"): _attention,
+    (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "FusedConv"): _fused_product,
     (MICROSOFT, "FusedGemm"): _fused_product,
     (MICROSOFT, "FusedMatMul"): _fused_matmul,

@@ -5,13 +5,13 @@ Results are rounded half to even, as onnxruntime does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
 from fewtune.onnx_graph.quantized.normalize import QUANTIZE
 
@@ -309,6 +309,9 @@ class Signed:
 # The pass
 
 
+Handler = Callable[["Walk", NodeProto], bool]
+
+
 class Walk(Deferring):
     """Defers float tensors until an operator needs their floats.
 
@@ -322,12 +325,18 @@ class Walk(Deferring):
         By name of a quantized tensor, the unsigned tensor that holds it, and whether it is signed.
     """
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, handlers: Mapping[str, Handler]) -> None:
         super().__init__(model)
+        self._handlers = handlers
         self.floats: dict[str, Bytes | Scaled] = {}
         self.weights: dict[str, tuple[Dequantized, NodeProto]] = {}
         self.unsigned: dict[str, tuple[str, bool]] = {}
         self._written: set[str] = set()
+
+    def takes(self, node: NodeProto) -> bool:
+        """Compute a node in integers; False if it has no such form."""
+        handler = self._handlers.get(node.op_type) if node.domain in STANDARD else None
+        return handler is not None and handler(self, node)
 
     def write(self, name: str) -> None:
         """Add the nodes that compute a deferred tensor, unless the graph has them."""

@@ -21,6 +21,7 @@ from fewtune.onnx_graph.quantized import products
 from fewtune.onnx_graph.quantized.affine import (
     Bytes,
     Dequantized,
+    Handler,
     Scaled,
     Walk,
     dynamic_quantize,
@@ -31,8 +32,6 @@ from fewtune.onnx_graph.quantized.affine import (
     write_quantized,
 )
 from fewtune.onnx_graph.quantized.normalize import DEQUANTIZE, DYNAMIC, QUANTIZE
-
-_Handler = Callable[[Walk, NodeProto], bool]
 
 # A model without any of these is not quantized.
 _QUANTIZED = frozenset({QUANTIZE, DEQUANTIZE, DYNAMIC, "ConvInteger", "MatMulInteger"})
@@ -62,16 +61,7 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
 
 
 class _Lift(Walk):
-    """The pass, with the operators that it computes in integers."""
-
-    def __init__(self, model: ModelProto, handlers: dict[str, _Handler]) -> None:
-        super().__init__(model)
-        self._handlers = handlers
-
-    def takes(self, node: NodeProto) -> bool:
-        """Compute a node in integers; False if it has no such form."""
-        handler = self._handlers.get(node.op_type) if node.domain in STANDARD else None
-        return handler is not None and handler(self, node)
+    """The pass, which writes in plain operators what has no form in integers."""
 
     def add(self, node: NodeProto) -> None:
         """Add a node in floats."""
@@ -234,7 +224,7 @@ def _average(walk: Walk, node: NodeProto) -> bool:
 # Operators that move elements of their first input, or take the largest.
 _MOVERS = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _MOVERS += ("Slice", "Split", "DepthToSpace", "SpaceToDepth", "Resize")
-_HANDLERS: dict[str, _Handler] = {
+_HANDLERS: dict[str, Handler] = {
     DEQUANTIZE: _dequantize,
     QUANTIZE: _quantize,
     "Conv": products.product,
