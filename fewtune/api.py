@@ -21,7 +21,7 @@ from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model_check.report import too_few
 from fewtune.options import PREDICT
-from fewtune.process.child_python import TVM
+from fewtune.process.child_python import TVM, ending_early
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
@@ -201,6 +201,8 @@ def tune(  # noqa: PLR0913 (what a user can say)
         own_temporary_folder(),
         heard,
         warm_process(APART),
+        # The first interrupt ends the measuring with the best so far.
+        ending_early(Path(tempfile.gettempdir()) / "end"),
     ):
         return _tuned(
             model,

@@ -459,7 +459,7 @@ class TunedTask(_Timed):
     note: str = ""
 
 
-StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
+StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted", "interrupted"]
 RoundName = Literal["in the model", "alone", "other shapes"]
 
 
@@ -557,6 +557,8 @@ class Prediction(Part):
     predictor: str | None
     # Points that were rated, over all tasks.
     points: int
+    # Trials of models that were tuned before on this machine: they corrected the predictor.
+    learnt: int = 0
     # Why the schedules may be worth less than usual.
     warning: str = ""
 

@@ -89,15 +89,6 @@ class TuneOptions(BaseModel):
         default=None, gt=0, description="wall-clock seconds after which no batch begins"
     )
     batch_size: int = Field(default=16, ge=1, le=1024, description="candidates measured a batch")
-    early_stopping_trials: int | None = Field(
-        default=None, ge=1, description="end a task after so many trials without 1 % gain"
-    )
-    run_early_stopping_trials: int | None = Field(
-        default=None,
-        ge=1,
-        description="end the run after so many trials that took less than 0.5 % off the model's "
-        "estimated latency",
-    )
     strategy: StrategyChoice = Field(
         default=DEFAULT_STRATEGY,
         description="how candidates are searched: evolutionary, annealing (AutoTVM), adaptive "
@@ -114,9 +105,10 @@ class TuneOptions(BaseModel):
     )
     predictor: PredictorChoice = Field(
         default=AUTO,
-        description="pretrained predictor that rates candidates: auto (the one of those that come "
-        "with fewtune that knows such CPUs best), never, predefined (an analytic model, nothing "
-        "in it is learnt), or a path, such as predictors/mine",
+        description="pretrained predictor that rates candidates: auto (of those that come with "
+        "fewtune the one that knows such CPUs best, corrected by what was tuned here before), "
+        "never, predefined (an analytic model, nothing in it is learnt), or a path, such as "
+        "predictors/mine",
     )
     population_ratio: float = Field(
         default=1.5, ge=1, le=100, description="candidates scored for each one measured"

@@ -17,6 +17,7 @@ from typing import Any
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock
+from fewtune.process.child_python import is_asked_to_end
 from fewtune.process.ending import VERBOSE, exit_code, show_logs
 from fewtune.process.starter import end_with_starter
 from fewtune.stages.params import PER_STRATEGY, load_section
@@ -78,8 +79,10 @@ class Stage:
         journal = self.places.journal(*self.of, self.name)
         with self.measuring(), whole_directory(output) as directory:
             yield journal, directory
-        # The journal is for a run that was killed; left here, a forced run would measure nothing.
-        shutil.rmtree(journal, ignore_errors=True)
+        # The journal is for a run that was killed, or interrupted: a forced run goes on from it.
+        # Any other journal would leave a forced run nothing to measure.
+        if not is_asked_to_end():
+            shutil.rmtree(journal, ignore_errors=True)
 
 
 def main(name: str, run: Callable[[Stage], None], *axes: str) -> None:

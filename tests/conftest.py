@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.machine.device_lock import LOCK_FOLDER
+from fewtune.predictor import LEARNT_FOLDER
 
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.child_process): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
@@ -15,6 +16,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before TVM is loaded. Its threads spin for a tenth of a second after each call of a kernel, on
 # cores that other tests want; a deployed model is faster that way, and the tests take a third more.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+# What one test tunes must not change what another one predicts.
+os.environ[LEARNT_FOLDER] = ""
 # A shell that starts the tests in the background has them, and all that they start, ignore
 # interrupts: those that send some would wait until they give up.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -202,6 +202,29 @@ def test_mode_predict_measures_nothing_while_it_tunes(model):
     assert "predicted, not measured" in result.report
 
 
+INTERRUPTED = """
+import os, signal, sys, fewtune
+
+def heard(snapshot):
+    if snapshot.phase == "tune" and "again" not in sys.argv:
+        os.kill(os.getpid(), signal.SIGINT)
+
+options = {**%r, "tune": {"predictor": "never"}}
+result = fewtune.tune(%r, strategy="full", trials=12, out=%r, options=options, progress=heard)
+print(result.latency_ms > 0, result.library.is_file())
+"""
+
+
+def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(model, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", INTERRUPTED % (QUICK, str(model), str(out))]
+    for words, ended_by in (([], "interrupted"), (["again"], "trials")):
+        done = subprocess.run([*command, *words], cwd=PROJECT, capture_output=True, text=True)
+        assert done.stdout == "True True\n", done.stderr
+        told = json.loads((out / "tune" / "tune.json").read_text())
+        assert told["stopped_by"] == ended_by
+
+
 def test_a_killed_call_leaves_no_temporary_files(model, tmp_path):
     code = f"import fewtune; fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})"
     temporary = tmp_path / "temporary"

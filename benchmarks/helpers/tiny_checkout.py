@@ -61,9 +61,10 @@ def copy_checkout(root: Path) -> None:
     )
     for name in listed.stdout.split("\0"):
         source = PROJECT / name
-        if name and not name.startswith(_LEFT_OUT) and source.is_file():
+        is_there = source.is_file() or source.is_symlink()
+        if name and not name.startswith(_LEFT_OUT) and is_there:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, root / name)
+            shutil.copy2(source, root / name, follow_symlinks=False)
     for command in (
         ["init", "--quiet"],
         ["add", "--all"],

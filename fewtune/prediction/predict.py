@@ -23,7 +23,7 @@ from fewtune.errors import last_line
 from fewtune.prediction.choose import in_turn, most_promising, points_of
 from fewtune.prediction.options import PredictOptions
 from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
-from fewtune.predictor import AUTO, PREDEFINED
+from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import Predictor, consensus_for, predictor_for
 from fewtune.process.apart import at, in_step
 from fewtune.runtime.target import has_own_device, is_foreign, target_from_json
@@ -207,6 +207,8 @@ def choose_schedules(
     if predictor is None and options.predictor == AUTO:
         # No predictor is for such vectors and threads: the analytic model is better than none.
         predictor = predictor_for(PREDEFINED, target)
+    own = [task.info.workload for task in tasks]
+    trials = learnt.teach(predictor, fingerprint, own) if options.predictor == AUTO else 0
     # Each of several processes runs kernels on one core.
     set_threads(1)
     maker = KernelMaker(target, Checker(target)) if runs_here(fingerprint) else None
@@ -225,8 +227,13 @@ def choose_schedules(
             continue
         at(f"it was predicting a schedule of {name}")
         with in_step(name):
+<<<<<<< HEAD
             chosen[name] = choosing.chosen(task, points[name], twins.get(name))
     return chosen, prediction_of(predictor, target)
+=======
+            chosen[name] = choosing.chosen(task, points[name])
+    return chosen, prediction_of(predictor, target).model_copy(update={"learnt": trials})
+>>>>>>> b88432a2 (End with the best so far at an interrupt, learn a machine from models)
 
 
 def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:

@@ -9,6 +9,8 @@ from pathlib import Path
 AUTO, NEVER = "auto", "never"
 # The analytic model, which needs no file.
 PREDEFINED = "predefined"
+# Names the folder of what was learnt here, by machine; an empty value: nothing is kept.
+LEARNT_FOLDER = "FEWTUNE_LEARNT_FOLDER"
 # Endings of a predictor's files.
 TREES, CONDITIONS = ".ubj", ".json"
 _DATA = Path(__file__).parent / "data"

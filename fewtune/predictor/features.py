@@ -75,6 +75,7 @@ class DecisionFeatures:
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
         # Reads without plain arithmetic have no features.
+        self.data_type = block.data_type
         self._is_plain = None not in block.reads and block.data_type in _KNOWN
         self._weights = [*reads, *along][-1] if reads else None
         self._data = [*across, *reads][0] if reads else None

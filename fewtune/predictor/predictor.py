@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ class Consensus:
         return speeds - sum(risk * features[:, place] for place, risk in _RISKY)
 
 
+# The data type of products of floats.
+FLOATS = "float32"
 # The CPU feature that the library's predictors need; AVX-512 includes it.
 _KNOWN_VECTORS = "avx2"
 # The prefix of LLVM's names of AMD's CPUs, since Zen.
@@ -89,14 +92,17 @@ class Predictor:
 
     def __init__(self, pretrained: Pretrained | Consensus | Predefined) -> None:
         self.pretrained = pretrained
-        self._residual = Residual()
+        # Products of bytes err in other ways than those of floats.
+        self._residuals: defaultdict[str, Residual] = defaultdict(Residual)
 
     @property
     def samples(self) -> int:
         """Measured candidates that it has learnt from."""
-        return self._residual.samples
+        return sum(each.samples for each in self._residuals.values())
 
-    def learn(self, task: Hashable, features: np.ndarray, times_s: list[float]) -> None:
+    def learn(
+        self, task: Hashable, features: np.ndarray, times_s: Sequence[float], kind: str = FLOATS
+    ) -> None:
         """Take in measured candidates.
 
         Parameters
@@ -104,16 +110,19 @@ class Predictor:
         task : hashable
             Identifies the task: only times of one task are compared.
         features : ndarray, (candidates, features)
-        times_s : list of float
+        times_s : sequence of float
             Seconds; a candidate that failed says nothing of speed.
+        kind : str
+            The data type of the task's products. What one kind teaches does not serve another.
         """
         if len(features):
             expected = self.pretrained.expected(features)
-            self._residual.learn(task, features, np.array(times_s), expected)
+            self._residuals[kind].learn(task, features, np.array(times_s), expected)
 
-    def expected(self, task: Hashable, features: np.ndarray) -> np.ndarray:
+    def expected(self, task: Hashable, features: np.ndarray, kind: str = FLOATS) -> np.ndarray:
         """Logarithms of the speed relative to the best of the task, (candidates,)."""
-        return self.pretrained.expected(features) + self._residual.correction(task, features)
+        correction = self._residuals[kind].correction(task, features)
+        return self.pretrained.expected(features) + correction
 
 
 def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:

@@ -19,6 +19,7 @@ from fewtune.errors import (
     disk_line,
     one_line,
 )
+from fewtune.process.child_python import ask_to_end
 from fewtune.process.temporary import own_temporary_folder
 
 # If it is set, stages print what the library logs.
@@ -70,6 +71,8 @@ def _noted_signals() -> Iterator[list[int]]:
     seen: list[int] = []
 
     def note(number: int, _: object) -> None:
+        if number == signal.SIGINT and ask_to_end():
+            return
         seen.append(number)
         if number == signal.SIGTERM:
             # All processes that were started end on the way out.

@@ -61,7 +61,7 @@ class KernelStore:
         """The store of a target; None where objects cannot be linked by name, or not kept."""
         runs_here = not has_own_device(target) and not is_foreign(target)
         can_link = shutil.which(_RENAMER) is not None and shutil.which(_LINKER) is not None
-        return KernelStore(target) if runs_here and can_link and _is_own(_folder()) else None
+        return KernelStore(target) if runs_here and can_link and is_own(_folder()) else None
 
     def path(self, function: tvm.tirx.PrimFunc) -> Path:
         """The object of a scheduled kernel whose weights are laid out; it may not exist yet."""
@@ -103,11 +103,15 @@ class KernelStore:
 
 
 def _folder() -> Path:
-    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache_home) / "fewtune" / "kernels"
+    return cache_home() / "kernels"
 
 
-def _is_own(folder: Path) -> bool:
+def cache_home() -> Path:
+    """The folder of everything that is kept across runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtune"
+
+
+def is_own(folder: Path) -> bool:
     """Whether a folder, made if it is missing, is this user's, and nobody else can write there."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,10 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.predictor.features import DecisionFeatures
+from fewtune.predictor.learnt import name_of
 from fewtune.predictor.predictor import Predictor
+from fewtune.predictor.pretrained import TaskSamples
+from fewtune.predictor.training_samples import Sampled
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior, TileKey
@@ -118,7 +122,8 @@ class Guide:
 
     def expected(self, points: list[Point]) -> np.ndarray:
         """Logarithms of expected speeds, (points,)."""
-        return self._predictor.expected(self._task, self._features.of(points))
+        rows = self._features.of(points)
+        return self._predictor.expected(self._task, rows, self._features.data_type)
 
     def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals, and their expected speeds."""
@@ -133,7 +138,14 @@ class Guide:
     def learn_points(self, points: list[Point], times_s: list[float]) -> None:
         """Take in measured points, with their seconds."""
         if points:
-            self._predictor.learn(self._task, self._features.of(points), times_s)
+            rows, kind = self._features.of(points), self._features.data_type
+            self._predictor.learn(self._task, rows, times_s, kind)
+
+    def sampled(self, times_s: Mapping[Point, float]) -> Sampled:
+        """Measured points as samples for a predictor; failed ones say nothing of speed."""
+        valid = {point: time_s for point, time_s in times_s.items() if math.isfinite(time_s)}
+        samples = TaskSamples(self._features.of([*valid]), np.array([*valid.values()]))
+        return Sampled(name_of(self._features.data_type, self._task), samples)
 
     def ordered(
         self,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from fewtune.bank.bank import Bank
 from fewtune.options import TuneOptions
+from fewtune.process.child_python import is_asked_to_end
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
@@ -100,7 +101,7 @@ class Sharing(Session):
         """Whether the journal is of a session that ended under this budget."""
         budget_s = self.options.budget_s
         has_more = budget_s is None or self.elapsed_s < budget_s
-        return self.state.stopped_by not in (None, *(["budget"] if has_more else []))
+        return self.state.stopped_by not in (None, "interrupted", *["budget"] * has_more)
 
     def conclude(self) -> None:
         """Serve the other shapes of the model."""
@@ -119,6 +120,8 @@ class Sharing(Session):
         with self.measurer.phases.timed("model_update_s"):
             self._teach()
         while True:
+            if is_asked_to_end():
+                return "interrupted"
             budget_s = self.options.budget_s
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"

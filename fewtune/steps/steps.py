@@ -38,6 +38,7 @@ from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
+from fewtune.process.child_python import is_asked_to_end
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules, take_predicted
@@ -103,7 +104,9 @@ class Run:
         note.unlink(missing_ok=True)
         with whole_directory(output) as scratch:
             step.make(self, scratch)
-        write_text(note, key)
+        # An equal call goes on from what was interrupted.
+        if not is_asked_to_end():
+            write_text(note, key)
 
 
 class Step(NamedTuple):
@@ -282,8 +285,9 @@ def _share(run: Run, scratch: Path) -> None:
 
 @_step("compile", "compile", "fingerprint import_model extract_tasks share_schedules")
 def _compile(run: Run, scratch: Path) -> None:
-    # Journals are for a call that was killed; their results are safe now.
-    shutil.rmtree(run.journals, ignore_errors=True)
+    # Journals are for a call that was killed, or interrupted; else their results are safe now.
+    if not is_asked_to_end():
+        shutil.rmtree(run.journals, ignore_errors=True)
 
     def build() -> None:
         imported = run.place("import_model")

@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
+from contextlib import closing
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from fewtune.artifacts import Fingerprint, TaskInfo
-from fewtune.errors import JournalError
+from fewtune.errors import JournalError, Terminated
 from fewtune.measure.device import device_of
 from fewtune.process.apart import Child, CrashedError, Job, JobFailedError
+from fewtune.process.child_python import ask_to_end
 from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
@@ -92,8 +94,17 @@ def supervise(work: Work) -> list[dict[str, Any]]:
     )
     # Forked, workers are ready in a fraction of the time that loading TVM takes.
     with warm_process(["fewtune.workers.worker"], is_for_cpu=device_of(work.fingerprint).is_cpu):
-        while not _is_done(job):
-            pass
+        try:
+            while not _is_done(job):
+                pass
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            # The batch under way is lost, and all before it is kept.
+            if not ask_to_end():
+                raise
+            with closing(Journal(path, work.header)) as journal:
+                journal.append({"kind": "finish", "stopped_by": "interrupted"})
     journal = Journal(path, work.header)
     journal.close()
     return journal.events

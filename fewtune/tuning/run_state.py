@@ -58,7 +58,8 @@ class RunState:
         self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.resumed_trials = 0
         self.stopped_by: StoppedBy | None = None
-        self.patience: list[float | None] | None = None
+        # What a finished run took for too small a gain.
+        self.least_gain: float | None = None
 
     def resume(self, journal: Journal) -> None:
         """Take in the events of a journal.
@@ -91,7 +92,7 @@ class RunState:
             self.phases.add(Phases(**event["phases"]))
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
-            self.patience = event.get("patience")
+            self.least_gain = event.get("least_gain")
         if kind == "round":
             self._take_round(event)
         if kind == "no_model":

@@ -14,7 +14,10 @@ from typing import Any
 from fewtune.machine.host import stolen_s
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import TuneOptions
+from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
+from fewtune.predictor.training_samples import Sampled
+from fewtune.process.child_python import is_asked_to_end
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -25,7 +28,6 @@ from fewtune.storage.journal import Journal
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
-from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.job import TuneJob, Workplace
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
@@ -86,10 +88,6 @@ class JournaledRun:
         trial = trial or Trial(trace_key(None), None, "no_default_schedule")
         self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
-    def note_end(self, state: TaskState, why: str) -> None:
-        """Note why a task is searched no further."""
-        self.note({"kind": "end", "task": state.task.info.name, "why": why})
-
     def spent(self) -> dict[str, Any]:
         """The cost of a batch, for its event: seconds by phase."""
         phases, self.measurer.phases = self.measurer.phases, Phases()
@@ -147,6 +145,11 @@ class Searches:
             search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]
+
+    def sampled(self) -> list[Sampled]:
+        """What was measured of the tasks that the predictor knows."""
+        searches = self._searches.values()
+        return [each.guide.sampled(each.times_s) for each in searches if each.guide is not None]
 
 
 _A_BATCH = 16
@@ -221,11 +224,13 @@ class Session(JournaledRun):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         options, device, cold_weights = job.options, place.device, job.cold_weights
-        knowledge = Knowledge(
-            cost_model=make_cost_model(options.cost_model),
-            predictor=predictor_for(options.predictor, place.target),
-            is_cold=cold_weights,
-        )
+        self.fingerprint = device.fingerprint
+        predictor = predictor_for(options.predictor, place.target)
+        # Trials of an earlier session of this run are taught by the caller.
+        if options.predictor == AUTO and not earlier:
+            own = (task.info.workload for task in place.tasks)
+            learnt.teach(predictor, self.fingerprint, own)
+        knowledge = Knowledge(make_cost_model(options.cost_model), predictor, cold_weights)
         super().__init__(
             RunState(place.tasks, job.tuned, earlier, starts),
             place.journal,
@@ -235,7 +240,7 @@ class Session(JournaledRun):
         )
         self.target = place.target
         self.options = options
-        self.patience = Patience(options, self.state, job.covered)
+        self._covered = job.covered
         self._tasks_a_batch = device.parallel_tasks
         self.searches = Searches(place.target, options, knowledge, job.seeds)
         self._longest_batch_s = 0.0
@@ -257,13 +262,35 @@ class Session(JournaledRun):
             return self.state.stopped_by or "nothing_to_tune"
         stopped_by = self.search()
         self.conclude()
-        limits = self.patience.limits
-        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": limits, **self.spent()})
+        learnt.keep(self.searches.sampled(), self.fingerprint)
+        least = self.options.least_gain
+        self.note({"kind": "finish", "stopped_by": stopped_by, "least_gain": least, **self.spent()})
         return stopped_by
 
     def is_done(self) -> bool:
         """Whether the journal is of a run that ended under this budget."""
-        return self.patience.is_done(self.total_trials)
+        state, budget_s = self.state, self.options.budget_s
+        if state.stopped_by is None:
+            return False
+        if state.stopped_by == "converged" and state.least_gain == self.options.least_gain:
+            return True
+        is_late = budget_s is not None and state.elapsed_s >= budget_s
+        return is_late or state.trials >= self.total_trials
+
+    def is_worth_it(self, gain_s: float) -> bool:
+        """Whether the expected saving of a batch is a visible part of the model's time.
+
+        The time of the session's tasks, and of those they stand for, is known. The whole is
+        estimated from the part that they cover.
+        """
+        known = [state.progress for state in self.state.tasks.values()]
+        whole_s = sum(
+            progress.stands_for * progress.share_s
+            for progress in known
+            if progress.current_s != float("inf")
+        )
+        least_s = self.options.least_gain * whole_s / max(self._covered, 1e-3)
+        return gain_s == float("inf") or gain_s >= least_s
 
     def conclude(self) -> None:
         """Do what follows the search."""
@@ -288,6 +315,8 @@ class Session(JournaledRun):
             return "nothing_to_tune"
         tuned = [self.state.tasks[name].progress for name in self.state.tuned]
         while True:
+            if is_asked_to_end():
+                return "interrupted"
             room = self.total_trials - self.state.trials
             if room <= 0:
                 return "trials"
@@ -296,13 +325,13 @@ class Session(JournaledRun):
                 return "budget"
             rates = self.rates()
             waiting = in_order(tuned, self.options.allocation, rates)
-            if not waiting or self.patience.has_run_converged():
+            if not waiting:
                 return "converged"
             gains_s = gradients(waiting, rates)
-            if not self.patience.is_worth_it(max(gains_s.values())):
+            if not self.is_worth_it(max(gains_s.values())):
                 return "converged"
             first, *others = (self.state.tasks[t.name] for t in waiting[: self._tasks_a_batch])
-            worth_it = [s for s in others if self.patience.is_worth_it(gains_s[s.task.info.name])]
+            worth_it = [s for s in others if self.is_worth_it(gains_s[s.task.info.name])]
             began_s = self._clock()
             self.batch([first, *worth_it], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
@@ -347,10 +376,8 @@ class Session(JournaledRun):
             times_s = [state.known[each.key].outcome.median_s for each in turn.asked]
             self.searches.of(state).learn(turn.asked, times_s)
         if not turn.proposals:
-            self.note_end(state, "design space exhausted")
-        why = self.patience.ends(state)
-        if why is not None:
-            self.note_end(state, why)
+            why = "design space exhausted"
+            self.note({"kind": "end", "task": state.task.info.name, "why": why})
         self.show(state)
 
     def show(self, state: TaskState, phase: str = "tune") -> None:

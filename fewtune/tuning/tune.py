@@ -25,8 +25,6 @@ from fewtune.tuning.wrong_schedules import write_wrong_schedules
 _BUDGET = {
     "trials_per_task",
     "budget_s",
-    "early_stopping_trials",
-    "run_early_stopping_trials",
     "least_gain",
     "start_from",
 }

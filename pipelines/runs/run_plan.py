@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from fewtune.pipelines.records.recorded import is_recorded
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.stage_process import Ending, run_stage
 from fewtune.process import warm
+from fewtune.process.child_python import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
 from fewtune.stages.paths import Places
@@ -187,7 +189,8 @@ class Run:
 
         log = Places(self._root).log(name)
         work = partial(run_stage, self._root, name, log, say, self._force)
-        ending = self._patiently(name, work)
+        with _ends_early(stage):
+            ending = self._patiently(name, work)
         if not (ending.unchanged or stage.always):
             self._ran.add(name)
         return ending
@@ -240,6 +243,17 @@ class Run:
                 self._away = ending
             return ending
         return Ending(0)
+
+
+@contextlib.contextmanager
+def _ends_early(stage: Stage) -> Iterator[None]:
+    """Let the first interrupt end a stage that measures schedules with the best so far."""
+    if stage.result is None or stage.name.partition("@")[0] not in ("tune", "share_schedules"):
+        yield
+        return
+    named = f"end.{stage.result.model}.{stage.result.strategy}"
+    with ending_early(Path(tempfile.gettempdir()) / named):
+        yield
 
 
 def _open_store(root: Path) -> None:

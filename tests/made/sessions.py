@@ -47,7 +47,7 @@ class CountingMeasurer:
         return [Outcome([1e-3])] * len(modules)
 
 
-def session(path: Path, names: str, **changed: object) -> Session:
+def session(path: Path, names: str, covered: float = 1.0, **changed: object) -> Session:
     """A session on convolutions of the tiny model whose measurements cost nothing."""
     tasks = [tuned_tiny.convolutions()[name] for name in names]
     measurer = CountingMeasurer()
@@ -60,7 +60,7 @@ def session(path: Path, names: str, **changed: object) -> Session:
         tuned_tiny.pool(),
         device_of(tuned_tiny.fingerprint()),
     )
-    job = TuneJob([task.info.name for task in tasks], options)
+    job = TuneJob([task.info.name for task in tasks], options, covered=covered)
     made = Session(job, place, clock=lambda: measurer.now_s)
     made.measurer = measurer
     return made

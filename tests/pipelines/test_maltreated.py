@@ -21,7 +21,11 @@ import pytest
 from benchmarks import kills, malformed
 from benchmarks.helpers import tiny_checkout
 from benchmarks.helpers.tiny_checkout import MODEL
+from fewtune.artifacts import ShareReport
+from fewtune.stages.paths import Places
 from tests.waiting import until
+
+ENDING = "fewtune: ending with the best so far; interrupt again to end at once"
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +121,7 @@ def test_damaged_inputs_end_in_a_sentence(root, tmp_path):
     assert [row for row in rows if row["faults"]] == []
 
 
-def test_an_interrupt_in_a_terminal_ends_a_run(root):
+def test_a_second_interrupt_in_a_terminal_ends_a_run(root):
     # What it needs stays up to date.
     tiny_checkout.set_parameters(root, {"share_schedules.seed": 1})
     run = kills.begin(root)
@@ -127,12 +131,27 @@ def test_an_interrupt_in_a_terminal_ends_a_run(root):
     started = psutil.Process(run.pid).children(recursive=True)
     # All of a terminal's foreground group are interrupted at once.
     os.killpg(run.pid, signal.SIGINT)
+    until(lambda: ENDING in log.read_text() or run.poll() is not None, PATIENCE_S)
+    assert run.poll() is None, log.read_text()
+    os.killpg(run.pid, signal.SIGINT)
     assert run.wait(PATIENCE_S) == 130
     _, alive = psutil.wait_procs(started, timeout=120)
     assert alive == []
     said = log.read_text()
     assert said.endswith("fewtune: interrupted; the same command goes on\n")
     assert "Traceback" not in said
+
+
+def test_the_first_interrupt_takes_the_best_so_far(root):
+    tiny_checkout.set_parameters(root, {"tune.seed": 7})
+    run = kills.begin(root)
+    log, said = root / "run.log", f"tune@{MODEL}-{STRATEGY}: >"
+    until(lambda: said in log.read_text() or run.poll() is not None, PATIENCE_S)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(PATIENCE_S) == 0, log.read_text()
+    assert ENDING in log.read_text()
+    report = ShareReport.read(Places(root).shared(MODEL, STRATEGY))
+    assert (report.stopped_by, report.trials) == ("interrupted", 0)
 
 
 def test_a_killed_run_loses_and_leaves_nothing(root):

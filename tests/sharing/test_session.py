@@ -94,7 +94,9 @@ def test_the_fastest_is_taken_and_what_it_is(tmp_path):
         assert decisions(trace_key(best.trace)) == decisions(final["keys"][final["chosen"]])
         assert lines[named(letter)].best_ms == pytest.approx(1e3 * float(best.run_secs[0]))
     (held,) = report.rounds
-    assert (held.name, held.tasks, held.trials) == ("in the model", 3, len(judge.contenders()))
+    contested = [sum(len(f["keys"]) > 1 for f in each["finals"].values()) for each in events]
+    assert (held.name, held.tasks) == ("in the model", max(contested))
+    assert held.trials == len(judge.contenders())
 
 
 class KilledError(BaseException):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fewtune.process.apart import JobFailedError
+from fewtune.process.child_python import ending_early
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
 from fewtune.tuning.job import Work, Workplace
@@ -72,6 +73,15 @@ def test_an_interrupted_child_interrupts_and_costs_no_task(tmp_path, number):
     journal = Journal(journal_path(tmp_path, asked.header), asked.header)
     journal.close()
     assert [event["kind"] for event in journal.events] == ["start"]
+
+
+@pytest.mark.slow
+def test_the_first_interrupt_ends_with_what_was_measured(tmp_path):
+    asked = work(tmp_path, Killed(int(signal.SIGINT)))
+    with ending_early(tmp_path / "end"):
+        assert [event["kind"] for event in supervise(asked)] == ["start", "finish"]
+        with pytest.raises(KeyboardInterrupt):
+            supervise(asked)
 
 
 @pytest.mark.slow

@@ -1,29 +1,10 @@
-"""When a task and when a run ends early."""
+"""A run ends where no visible gain is to be expected."""
 
 import pytest
 
-from fewtune.tuning.early_stopping import Patience
-from tests.made.sessions import batches, conv, session
+from tests.made.sessions import session
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_task_that_gains_nothing_ends_early(tmp_path):
-    made = session(tmp_path / "journal.jsonl", "c", trials_per_task=100, early_stopping_trials=3)
-    assert made.run() == "converged"
-    # The first batch has nothing before it to gain upon.
-    assert made.state.trials == 6
-    assert made.state.tasks[conv("c").info.name].report().note == "no 1 % gain in 3 trials"
-
-
-def test_a_run_that_gains_nothing_ends_early(tmp_path):
-    made = session(
-        tmp_path / "journal.jsonl", "bc", trials_per_task=30, run_early_stopping_trials=6
-    )
-    assert made.run() == "converged"
-    # Every task had its first batch, and six trials changed nothing.
-    assert made.state.trials == 6
-    assert set(batches(tmp_path / "journal.jsonl")) == {conv("b").info.name, conv("c").info.name}
 
 
 def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path):
@@ -53,13 +34,15 @@ def test_a_threshold_is_of_the_whole_model(tmp_path):
     made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
     for state in made.state.tasks.values():
         state.progress.weight, state.progress.best_s = 1, [1.0]
-    assert made.patience.is_worth_it(0.2)
-    assert not made.patience.is_worth_it(0.19)
+    assert made.is_worth_it(0.2)
+    assert not made.is_worth_it(0.19)
     # These two are half of the model: the same seconds are half as large a part of it.
-    half = Patience(made.options, made.state, covered=0.5)
+    half = session(tmp_path / "half.jsonl", "bc", least_gain=0.1, covered=0.5)
+    for state in half.state.tasks.values():
+        state.progress.weight, state.progress.best_s = 1, [1.0]
     assert not half.is_worth_it(0.39)
     assert half.is_worth_it(0.4)
-    first = next(iter(made.state.tasks.values()))
+    first = next(iter(half.state.tasks.values()))
     first.progress.stands_for = 3.0
     assert not half.is_worth_it(0.79)
     assert half.is_worth_it(float("inf"))
