@@ -227,13 +227,8 @@ def choose_schedules(
             continue
         at(f"it was predicting a schedule of {name}")
         with in_step(name):
-<<<<<<< HEAD
             chosen[name] = choosing.chosen(task, points[name], twins.get(name))
-    return chosen, prediction_of(predictor, target)
-=======
-            chosen[name] = choosing.chosen(task, points[name])
     return chosen, prediction_of(predictor, target).model_copy(update={"learnt": trials})
->>>>>>> b88432a2 (End with the best so far at an interrupt, learn a machine from models)
 
 
 def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:

@@ -288,11 +288,12 @@ class Sharing(Session):
 
     def _trials(self, chosen: Entrant, judged: Judged) -> list[dict[str, Any]]:
         """The proposals of a task as trials."""
-        task, found = chosen.entry.state.task.info, []
+        state, found = chosen.entry.state, []
+        task, calls = state.task.info, state.progress.weight
         final = judged.finals.get(task.name)
         for proposal in chosen.proposals:
             if final is not None and proposal.key in final.keys:
-                time_s = final.time_s(final.keys.index(proposal.key)) / task.weight
+                time_s = final.time_s(final.keys.index(proposal.key)) / calls
                 is_checked = (task.name, proposal.key) not in judged.unchecked
                 outcome = Outcome([time_s], is_checked=is_checked)
             else:

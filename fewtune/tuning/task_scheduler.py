@@ -75,7 +75,8 @@ class TaskProgress:
         if info.is_streamed:
             family, work = _STREAMED + info.operator, info.bytes
         kind = f"product {bool(info.byte_flops)}" if info.operator in _PRODUCTS else family
-        return TaskProgress(info.name, info.weight, work, family, kind)
+        # One of another shape does not occur in the model as it is estimated.
+        return TaskProgress(info.name, info.weight or 1, work, family, kind)
 
     @property
     def current_s(self) -> float:
