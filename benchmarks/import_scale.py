@@ -70,7 +70,7 @@ def residual_layers(nodes: int, megabytes: float) -> onnx.ModelProto:
 def measured(path: Path) -> dict[str, Any]:
     """Import a model in this process."""
     from fewtune.model_check.check import check_here
-    from fewtune.model_check.job import CheckJob
+    from fewtune.model_check.report import CheckJob
 
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(residual_layers(_LAYER, 0), Path(folder) / "layer.onnx")

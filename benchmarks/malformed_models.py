@@ -172,7 +172,7 @@ def judged(case: Case, code: int, output: str, errors: str, seconds: float = 0.0
 def check_case(case: Case) -> Result:
     """Put one case through what `fewtune check` calls, in a fork of this process."""
     from fewtune.model_check.check import check_here
-    from fewtune.model_check.job import CheckJob
+    from fewtune.model_check.report import CheckJob
 
     with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
         path, said = case.write(Path(scratch)), Path(scratch) / "report.json"

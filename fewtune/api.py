@@ -33,7 +33,7 @@ from fewtune.util.files import machine_errors
 # Modules that run in processes of their own, in the order in which they are needed.
 APART = (
     TVM,
-    "fewtune.model.import_apart",
+    "fewtune.model.import_model",
     # Importing a model loads it to slim the graph.
     "onnxslim",
     # Every process with a target of this machine's CPU parses these.
@@ -45,7 +45,7 @@ APART = (
     "fewtune.sharing.session",
     "fewtune.machine.peak",
     "fewtune.prediction.predict_apart",
-    "fewtune.compile.compile_apart",
+    "fewtune.compile.compile",
 )
 
 

@@ -174,6 +174,17 @@ class TensorSpec(Part):
     dtype: str
 
 
+class UnsupportedNode(Part):
+    """A node that cannot be imported; its name is its first output if it has none.
+
+    The operator has its domain, unless that is ONNX's own.
+    """
+
+    node: str
+    operator: str
+    reason: str
+
+
 class ShapeFunction(Part):
     """One shape of a library that holds several: its function, and what that takes and gives."""
 

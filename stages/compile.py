@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fewtune.compile.compile_apart import CompileJob, compile_apart
+from fewtune.compile.compile import CompileJob, compile_apart
+from fewtune.progress.progress import Steps
 from fewtune.stages.command import Stage, main
 from fewtune.stages.params import load_section
 from fewtune.util.files import whole_directory
@@ -27,7 +28,9 @@ def job_of(stage: Stage, shared: Path, directory: Path) -> CompileJob:
 def run(stage: Stage) -> None:
     """Build the tuned library and compare its outputs with onnxruntime's."""
     with whole_directory(stage.places.compiled(*stage.of)) as directory:
-        report = compile_apart(job_of(stage, stage.places.shared(*stage.of), directory), stage.say)
+        job = job_of(stage, stage.places.shared(*stage.of), directory)
+        with Steps(f"{stage.model}: library") as tell:
+            report = compile_apart(job, tell=tell)
     stage.say(
         f"{report.scheduled_from_log} kernels from the log, "
         f"{report.scheduled_by_default} by default, {len(report.unscheduled)} unscheduled, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fewtune.model.import_apart import import_apart
+from fewtune.model.import_model import ImportJob, import_apart
 from fewtune.model.import_options import ImportOptions
+from fewtune.progress.progress import Steps
 from fewtune.stages.command import Stage, main
 from fewtune.stages.params import load_section
 from fewtune.util.files import whole_directory
@@ -13,14 +14,16 @@ def run(stage: Stage) -> None:
     """Import a registered model and refuse it if its outputs differ from onnxruntime's."""
     growth = load_section("compile", model=stage.model).most_growth
     with whole_directory(stage.places.imported(stage.model)) as directory:
-        report = import_apart(
-            stage.model,
-            stage.places.models,
-            stage.fingerprint.target,
-            stage.fingerprint.threads,
-            ImportOptions.of(stage.options, growth),
-            directory,
+        job = ImportJob(
+            name=stage.model,
+            models=stage.places.models,
+            target=stage.fingerprint.target,
+            threads=stage.fingerprint.threads,
+            options=ImportOptions.of(stage.options, growth),
+            directory=directory,
         )
+        with Steps(f"{stage.model}: import") as tell:
+            report = import_apart(job, tell)
     stage.say(
         f"{report.nodes} nodes, {report.nodes_simplified} simplified, "
         f"{report.layout} ({report.layout_note}), {report.transposes} transposes, "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fewtune.compile.compile_apart import compile_apart
+from fewtune.compile.compile import compile_apart
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
+from fewtune.progress.progress import Steps
 from fewtune.stages.command import Stage, main
 from fewtune.stages.compile import job_of
 from fewtune.util.files import whole_directory
@@ -27,12 +28,14 @@ def run(stage: Stage) -> None:
         report = predict_apart(job)
         library = directory / FIRST_LIBRARY
         library.mkdir()
-        compiled = compile_apart(job_of(stage, directory, library), stage.say)
+        with Steps(f"{stage.model}: first library") as tell:
+            compiled = compile_apart(job_of(stage, directory, library), tell=tell)
     counts = Counter(line.status for line in report.tasks)
     stage.say(
         ", ".join(f"{count} {status}" for status, count in counts.items())
         + f"; a library is ready after {report.predicting_s + compiled.compile_s:.1f} s: "
         f"{output / FIRST_LIBRARY / compiled.library}"
+        + (f"; {compiled.exceptions_text}" if compiled.exceptions_text else "")
     )
     if report.prediction.warning:
         stage.say(f"warning: {report.prediction.warning}")

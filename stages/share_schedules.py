@@ -46,7 +46,7 @@ def _at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport
     """Options with the time of full tuning as their budget, where trials are few."""
     if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
         return options
-    past = PastTunings(tuned.tuning_s, tuned.trials, 1)
+    past = PastTunings(seconds=tuned.tuning_s, task_trials=tuned.trials, runs=1)
     full_s = estimate(len(selection.worth), tuned.trials_per_task, past).seconds
     return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})
 

@@ -238,31 +238,31 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 329,
     "benchmark": 1208,
-    "compile": 1025,
+    "compile": 792,
     "deploy": 939,
     "fleet": 501,
-    "loose": 901,
+    "loose": 905,
     "machine": 575,
     "measure": 326,
-    "model": 3545,
-    "model_check": 234,
+    "model": 3487,
+    "model_check": 207,
     "prediction": 393,
     "onnx_graph": 4165,
     "predictor": 852,
-    "process": 949,
-    "progress": 134,
+    "process": 964,
+    "progress": 165,
     "report": 646,
     "research": 574,
     "runtime": 970,
     "schedule": 2076,
-    "schedule_check": 492,
+    "schedule_check": 497,
     "search": 705,
     "selection": 432,
     "sharing": 864,
     "similarity": 129,
-    "steps": 299,
+    "steps": 304,
     "storage": 378,
-    "task": 667,
+    "task": 617,
     "timing": 348,
     "trial": 173,
     "tuning": 1096,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 686,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4012, ("benchmarks",): 5455, ("tests",): 17409}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4025, ("benchmarks",): 5455, ("tests",): 17409}
 
 
 def code_lines(path: Path) -> int:

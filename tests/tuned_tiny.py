@@ -18,7 +18,7 @@ from fewtune.artifacts import (
     Selection,
     ShareReport,
 )
-from fewtune.compile.compile import TunedParts, compile_model
+from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
@@ -57,6 +57,15 @@ def scratch() -> Path:
 @cache
 def fingerprint() -> Fingerprint:
     return detect_fingerprint(FingerprintOptions())
+
+
+@cache
+def machine() -> Path:
+    """The folder of the fingerprint stage."""
+    directory = scratch() / "machine"
+    directory.mkdir()
+    fingerprint().write(directory)
+    return directory
 
 
 @cache
@@ -155,12 +164,9 @@ def extracted() -> Path:
 def predict_job(directory: Path, options: PredictOptions) -> PredictJob:
     """The prediction of every task into a new folder."""
     directory.mkdir()
-    machine = directory.with_name(f"{directory.name}-machine")
-    machine.mkdir()
-    fingerprint().write(machine)
     return PredictJob(
         tasks=extracted(),
-        fingerprint=machine,
+        fingerprint=machine(),
         options=options,
         directory=directory,
         model=NAME,
@@ -244,12 +250,26 @@ def compiled_into(
     directory: Path, options: CompileOptions, left_out: dict[str, str] | None = None
 ) -> CompileReport:
     """Compile the model with what was tuned."""
-    return compile_model(
-        TunedParts(NAME, "selective", lowered(), tasks(), imported(), tuned()),
-        fingerprint(),
-        options,
-        directory,
-        left_out=left_out,
+    return compile_model(compile_job(tuned(), directory, options, left_out))
+
+
+def compile_job(
+    shared: Path,
+    directory: Path,
+    options: CompileOptions | None = None,
+    left_out: dict[str, str] | None = None,
+) -> CompileJob:
+    """The compilation of a log of schedules into a folder."""
+    return CompileJob(
+        imported=imported(),
+        tasks=extracted(),
+        shared=shared,
+        fingerprint=machine(),
+        options=options or CompileOptions(),
+        directory=directory,
+        model=NAME,
+        strategy="selective",
+        left_out=left_out or {},
     )
 
 

@@ -2,102 +2,123 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated
 
+from pydantic import AfterValidator
+
+import fewtune
 from fewtune.artifacts import (
     CompileReport,
     Fingerprint,
     ImportReport,
     LeftOut,
     ReplacedSchedule,
+    TensorSpec,
 )
-from fewtune.compile.build import IN_PLACE, REWRITES, BuiltModel, Plan, build
+from fewtune.compile.build import IN_PLACE, REWRITES, BuiltModel, build
 from fewtune.compile.one_layout import share_layouts
 from fewtune.compile.options import CompileOptions
-from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.compile.seal import seal
-from fewtune.compile.working_plan import PlanSearch, WorkingPlan
+from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
+from fewtune.deploy.note import Function, Note, Paddable, Tensor, tail
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.device import Device, device_of
-from fewtune.model.import_model import shape_folder
-from fewtune.process.apart import at
+from fewtune.model.import_model import read_lowered, shape_folder
+from fewtune.process.apart import Job, Tell, at, run_apart
+from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.kernel_store import renamed
 from fewtune.runtime.linking import export_library, with_own_threads
-from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.target import architecture, has_own_device, needed_extensions, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.database import read_database
 from fewtune.task.analysis import model_functions
-from fewtune.task.extract import Task, kernels
+from fewtune.task.extract import Task, kernels, read_tasks
+from fewtune.util.files import file_sha256
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 
 LIBRARY = "model.so"
 # Its name until its outputs are known to be right.
 _CHECKED = "checked.so"
-# What a compilation can leave out in addition to `REWRITES`.
-TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
-_LOG = logging.getLogger(__name__)
+# A child process may have another working folder.
+AbsolutePath = Annotated[Path, AfterValidator(Path.absolute)]
 
 
-class TunedParts(NamedTuple):
-    """What a library is made of.
+class CompileJob(Job):
+    """What is compiled: the folders of a result's steps, and where the library goes.
 
     Attributes
     ----------
-    model, strategy : str
-        Names for the report.
-    lowered : IRModule
-    tasks : list of Task
     imported : Path
-        Folder of the imported model, with onnxruntime's outputs.
+        Of the imported model, with onnxruntime's outputs.
+    tasks, fingerprint : Path
     shared : Path
-        Folder of the tuning log of all tasks.
-    """
-
-    model: str
-    strategy: str
-    lowered: tvm.IRModule
-    tasks: list[Task]
-    imported: Path
-    shared: Path
-
-
-def compile_model(
-    parts: TunedParts,
-    fingerprint: Fingerprint,
-    options: CompileOptions,
-    directory: Path,
-    *,
-    say: Callable[[str], None] = _LOG.info,
-    left_out: Mapping[str, str] | None = None,
-) -> CompileReport:
-    """Build the tuned library in ``directory`` and compare its outputs with onnxruntime's.
-
-    A rewrite that fails is left out. A kernel that does not compile, or computes wrong results, is
-    scheduled by default. The report names both (`fewtune.compile.working_plan`).
-
-    Parameters
-    ----------
-    parts : TunedParts
-    fingerprint : Fingerprint
+        Of the tuning log of all tasks.
     options : CompileOptions
     directory : Path
         Gets ``model.so`` and ``compile.json``.
-    say : callable, optional
-        Gets a line if something is left out.
-    left_out : mapping, optional
-        Those of `REWRITES`, `TUNED` and `DEFAULTS` that are known to fail, with the reason.
-        Default schedules that the import left out are also left out here.
+    model, strategy : str
+        Names for the report.
+    """
+
+    imported: AbsolutePath
+    tasks: AbsolutePath
+    shared: AbsolutePath
+    fingerprint: AbsolutePath
+    options: CompileOptions
+    directory: AbsolutePath
+    model: str
+    strategy: str
+
+    def run(self) -> None:
+        """Compile the model in this process."""
+        compile_model(self)
+
+
+def compile_apart(
+    job: CompileJob,
+    meanwhile: Callable[[], object] | None = None,
+    tell: Tell | None = None,
+) -> CompileReport:
+    """Compile a model in a child process, as `compile_model` does.
+
+    Rewrites and schedules are left out if they raise, or if native code crashes on them.
+
+    Parameters
+    ----------
+    job : CompileJob
+    meanwhile : callable, optional
+        Called while the child compiles, mostly on one core.
+    tell : callable, optional
+        Is told which step is under way.
+
+    Raises
+    ------
+    InputError
+        If native code crashes whatever is left out.
+    MachineError
+        See `compile_model`; or if the system kills the compilation because memory ran out.
+    VerificationError
+        See `compile_model`.
+    """
+    run_apart(job, meanwhile, tell)
+    return CompileReport.read(job.directory)
+
+
+def compile_model(job: CompileJob) -> CompileReport:
+    """Build the tuned library and compare its outputs with onnxruntime's.
+
+    A rewrite that fails is left out. A kernel that does not compile, or computes wrong results, is
+    scheduled by default. The report names both. Default schedules that the import left out are
+    also left out here.
 
     Raises
     ------
@@ -108,138 +129,108 @@ def compile_model(
     """
     require_compiler()
     started = time.perf_counter()
-    name = f"{parts.model} ({parts.strategy})"
+    fingerprint, imported = Fingerprint.read(job.fingerprint), ImportReport.read(job.imported)
+    lowered, tasks = read_lowered(job.imported), read_tasks(job.tasks)
+    database = read_database(job.shared)
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
-    database = read_database(parts.shared)
-    schedules = KernelSchedules(parts.lowered, parts.tasks, database, target)
-    known = _left_out_by_import(parts.imported) | dict(left_out or {})
-    difference = _difference_of(parts.imported, options.allowance)
+    schedules = KernelSchedules(lowered, tasks, database, target)
     apart: dict[str, str] = {}
-    if len(model_functions(parts.lowered)) > 1:
-        apart = share_layouts(parts.lowered, schedules, parts.tasks, database, target)
-    exported = _Exported(directory / _CHECKED, device, difference)
-    search = PlanSearch(
-        build=lambda plan: build(parts.lowered, schedules, plan, target),
-        error_of=lambda built: exported.difference(built).allowances,
-        plain=schedules.plain,
-        say=lambda line: say(f"{name}: {line}"),
-    )
-    working = search.find(_first_plan(schedules.levels, _rewrites(options, target), known))
-    found = exported.difference(working.built)
-    imported = ImportReport.read(parts.imported)
-    if not found.allowances <= 1:
-        raise VerificationError(
-            f"{name}: of the tuned library, {found.text}; untuned, its outputs "
-            f"differed by {imported.allowances:.2g} allowances; nothing was exported"
+    if len(model_functions(lowered)) > 1:
+        apart = share_layouts(lowered, schedules, tasks, database, target)
+    difference = _difference_of(job.imported, job.options.allowance)
+    path = job.directory / _CHECKED
+
+    def attempt(steps: OptionalSteps) -> tuple[BuiltModel, Difference]:
+        """A library without some steps; its code, once checked, is the code that is used."""
+        at("compiling the library, or running it", optional=_suspects(steps))
+        built = build(lowered, schedules, steps, target)
+        _export(built, device, path)
+        found = difference(device.load(path))
+        if not found.allowances <= 1:
+            raise VerificationError(found.text)
+        return built, found
+
+    plain = list(map(by_default, schedules.levels))
+    known = _left_out_by_import(imported) | job.left_out
+    is_copied = job.options.in_place == "never" or has_own_device(target)
+    unasked = {IN_PLACE: ""} if is_copied else {}
+    try:
+        (built, found), failed = with_most_steps(
+            attempt, [*plain, *schedules.levels, *REWRITES], unasked | known, quick=plain
         )
-    seal(exported.path, parts.model, fingerprint, imported, found)
-    exported.path.rename(directory / LIBRARY)
-    reasons = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
-    search.replaced[:0] = [
-        ReplacedSchedule(kernel=each, schedule=working.plan.levels[each].text, reason=reason)
-        for each, reason in sorted(reasons.items())
-    ]
-    search.left_out[:0] = [LeftOut(what=what, reason=reason) for what, reason in known.items()]
-    search.left_out += [LeftOut(what=f"one layout of {k}", reason=why) for k, why in apart.items()]
-    report = _report(parts, working, search, found, round(time.perf_counter() - started, 3))
-    report.write(directory)
+    except VerificationError as fault:
+        raise VerificationError(
+            f"{job.model} ({job.strategy}): of the tuned library, {fault}; untuned, its outputs "
+            f"differed by {imported.allowances:.2g} allowances; nothing was exported"
+        ) from fault
+    seal(path, job.model, fingerprint, imported, found)
+    path.rename(job.directory / LIBRARY)
+    reasons = known | failed | {f"one layout of {kernel}": why for kernel, why in apart.items()}
+    report = _report(job, _task_of(lowered, tasks), schedules, built, found, reasons)
+    report = report.model_copy(update={"compile_s": round(time.perf_counter() - started, 3)})
+    report.write(job.directory)
     return report
 
 
+def _suspects(steps: OptionalSteps) -> list[str]:
+    """What is left out if native code crashes: a group, so that rewrites cost no schedule."""
+    groups = ([each for each in REWRITES if steps.uses(each)], [TUNED], [DEFAULTS])
+    return next((group for group in groups if group and all(map(steps.uses, group))), [])
+
+
+def _export(built: BuiltModel, device: Device, path: Path) -> None:
+    # The library of another build may be in use.
+    path.unlink(missing_ok=True)
+    link = with_own_threads(device.fingerprint.threads, device.link)
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        export_library(built.executable, path, link, renamed(built.objects, Path(scratch)))
+
+
 def _report(
-    parts: TunedParts,
-    working: WorkingPlan,
-    search: PlanSearch,
+    job: CompileJob,
+    task_of: Mapping[str, str],
+    schedules: KernelSchedules,
+    built: BuiltModel,
     found: Difference,
-    compile_s: float,
+    reasons: Mapping[str, str],
 ) -> CompileReport:
-    levels, task_of = working.plan.levels, _task_of(parts.lowered, parts.tasks)
-    counts = Counter(levels.values())
+    """The report; ``reasons`` are those of optional steps that are left out."""
+    levels, counts = built.levels, Counter(built.levels.values())
     in_place: Counter[str] = Counter()
-    for kernel, count in working.built.left_out.items():
+    for kernel, count in built.left_out.items():
         in_place[task_of[kernel]] += count
+    lost = {each: f"its record does not apply: {why}" for each, why in schedules.failed.items()}
+    lost |= {each: reasons[each] for each in levels if each in reasons}
+    of_kernels = {*levels, *map(by_default, levels)}
     return CompileReport(
-        model=parts.model,
-        strategy=parts.strategy,
+        model=job.model,
+        strategy=job.strategy,
         library=LIBRARY,
         scheduled_from_log=counts[Level.LOG],
         scheduled_by_default=counts[Level.DEFAULT] + counts[Level.PLAIN_DEFAULT],
         unscheduled=sorted(name for name in levels if levels[name] == Level.UNSCHEDULED),
         in_place=dict(sorted(in_place.items())),
-        left_out=search.left_out,
-        replaced=search.replaced,
+        left_out=[
+            LeftOut(what=what, reason=reason)
+            for what, reason in reasons.items()
+            if what not in of_kernels
+        ],
+        replaced=[
+            ReplacedSchedule(kernel=each, schedule=levels[each].text, reason=reason)
+            for each, reason in sorted(lost.items())
+        ],
         other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
         allowances=found.allowances,
         max_error=found.max_error,
         max_relative_error=found.max_relative_error,
-        compile_s=compile_s,
+        compile_s=0.0,
     )
 
 
-class _Exported:
-    """The library of one build at a time, whose outputs are compared with onnxruntime's.
-
-    The code that is checked is the code that is used. Checked in memory first, it was generated by
-    LLVM twice.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        device: Device,
-        difference: Callable[[CompiledModel | BoardModel], Difference],
-    ) -> None:
-        self.path = path
-        self._device, self._difference = device, difference
-        self._last: tuple[BuiltModel, Difference] | None = None
-
-    def difference(self, built: BuiltModel) -> Difference:
-        """Export a build, unless it is the last one, and compare its outputs."""
-        if self._last is None or self._last[0] is not built:
-            self._last = None
-            # The library of another build may be in use.
-            self.path.unlink(missing_ok=True)
-            link = with_own_threads(self._device.fingerprint.threads, self._device.link)
-            with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-                objects = renamed(built.objects, Path(scratch))
-                export_library(built.executable, self.path, link, objects)
-            self._last = built, self._difference(self._device.load(self.path))
-        return self._last[1]
-
-
-def _left_out_by_import(directory: Path) -> dict[str, str]:
+def _left_out_by_import(report: ImportReport) -> dict[str, str]:
     """Default schedules, if the import left them out."""
-    for line in ImportReport.read(directory).left_out:
-        step, _, reason = line.partition(": ")
-        if step == DEFAULTS:
-            return {DEFAULTS: reason}
-    return {}
-
-
-def _first_plan(
-    levels: Mapping[str, Level], rewrites: frozenset[str], left_out: Mapping[str, str]
-) -> Plan:
-    """The first plan to try; records what may be left out if native code crashes."""
-    chosen = dict(levels)
-    if TUNED in left_out:
-        chosen = {name: max(level, Level.DEFAULT) for name, level in chosen.items()}
-    if DEFAULTS in left_out:
-        chosen = {
-            name: level if level == Level.LOG else Level.UNSCHEDULED
-            for name, level in chosen.items()
-        }
-    used = rewrites - left_out.keys()
-    # One group at a time, so that no schedule is left out if a rewrite crashes.
-    groups = (sorted(used), [TUNED], [DEFAULTS])
-    optional = next((group for group in groups if group and not left_out.keys() & set(group)), [])
-    at("TVM was compiling the library, or the library was running", optional=optional)
-    return Plan(chosen, used)
-
-
-def _rewrites(options: CompileOptions, target: tvm.target.Target) -> frozenset[str]:
-    """The rewrites of the first plan."""
-    in_place = options.in_place == "auto" and not has_own_device(target)
-    return frozenset(each for each in REWRITES if in_place or each != IN_PLACE)
+    steps = dict(line.split(": ", 1) for line in report.left_out)
+    return {DEFAULTS: steps[DEFAULTS]} if DEFAULTS in steps else {}
 
 
 def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
@@ -247,6 +238,50 @@ def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
     names = {task.info.workload: task.info.name for task in tasks}
     workloads = sorted(kernels(lowered).items())
     return {kernel: names[workload] for kernel, workload in workloads if workload in names}
+
+
+def seal(
+    library: Path, model: str, fingerprint: Fingerprint, imported: ImportReport, found: Difference
+) -> None:
+    """Add the note to a library of a model, made for a machine, that was verified."""
+    target = target_from_json(fingerprint.target)
+    note = Note(
+        sha256=file_sha256(library),
+        model=model,
+        model_sha256=imported.source_sha256,
+        functions=tuple(
+            Function(
+                each.regime or each.function,
+                each.function,
+                _tensors(each.inputs),
+                _tensors(each.outputs),
+            )
+            for each in imported.all_functions()
+        ),
+        paddable=tuple(Paddable(**each.model_dump()) for each in imported.paddable),
+        limits=imported.limits,
+        target=fingerprint.target,
+        architecture=architecture(target),
+        extensions=tuple(needed_extensions(target)),
+        threads=fingerprint.threads,
+        versions={
+            "fewtune": fewtune.__version__,
+            "tvm": tvm.__version__,
+            "onnxruntime": fingerprint.versions.get("onnxruntime", "unknown"),
+        },
+        verified={
+            "draws": found.draws,
+            "allowances": found.allowances,
+            "max_error": found.max_error,
+            "max_relative_error": found.max_relative_error,
+        },
+    )
+    with library.open("ab") as stream:
+        stream.write(tail(note))
+
+
+def _tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(each.name, each.dtype, tuple(each.shape)) for each in specs)
 
 
 def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:

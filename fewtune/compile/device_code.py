@@ -10,7 +10,7 @@ This module does not load TVM, because NVIDIA's compiler has to be set up before
 from __future__ import annotations
 
 import json
-import struct
+import re
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -21,10 +21,9 @@ from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import GPU_LIMITS
 from fewtune.tvm_compat.cuda_toolkit import make_ready
 
-# Device code is an ELF file inside the library. These are its magic number, its number of the
-# machine (EM_CUDA), and the offsets of machine and flags in its header.
-_ELF, _CUDA = b"\x7fELF", 190
-_MACHINE_AT, _FLAGS_AT = 18, 48
+# Device code is an ELF file inside the library. Of its header: the magic number, the machine, which
+# is 190 for CUDA, and the flags.
+_DEVICE_CODE = re.compile(rb"\x7fELF.{14}\xbe\0.{28}(.{4})", re.DOTALL)
 LIBRARY = "model.so"
 
 
@@ -70,16 +69,7 @@ def device_architectures(library: Path) -> list[int]:
 
     The file is read, not loaded.
     """
-    content = library.read_bytes()
-    found, place = set(), content.find(_ELF, 1)
-    while place >= 0:
-        if len(content) >= place + _FLAGS_AT + 4:
-            (machine,) = struct.unpack_from("<H", content, place + _MACHINE_AT)
-            (flags,) = struct.unpack_from("<I", content, place + _FLAGS_AT)
-            if machine == _CUDA:
-                found.add(flags >> 8 & 0xFF)
-        place = content.find(_ELF, place + 1)
-    return sorted(found)
+    return sorted({flags[1] for flags in _DEVICE_CODE.findall(library.read_bytes())})
 
 
 def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> DeviceLibrary:

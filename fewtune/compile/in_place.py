@@ -8,44 +8,86 @@ last holds all parts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tvm_ffi
 
 from fewtune.artifacts import MAIN
-from fewtune.compile.concatenations import Call, Dataflow, Place, buffer_of, calls_kernel, plan
 from fewtune.runtime.executable import IN_PLACE
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.task.analysis import model_functions
 
+# Rows of a part have to begin and end at whole vectors.
+_ALIGNED_ELEMENTS = 16
 
-class _Region(NamedTuple):
-    """A region of a larger buffer: the buffer's extents, and the region's first element."""
 
-    shape: tuple[int, ...]
+class _Place(NamedTuple):
+    """The place of a tensor: the whole in whose buffer it is, and its first element by axis."""
+
+    whole: relax.Var
     begin: tuple[int, ...]
 
 
-def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRModule, Counter[str]]:
+class _Call(NamedTuple):
+    """A kernel call: its number among the bindings, the kernel's name, and its arguments."""
+
+    number: int
+    kernel: str
+    tensors: tuple[relax.Expr, ...]
+
+
+def concatenations(lowered: tvm.IRModule) -> dict[str, int]:
+    """The kernels that only concatenate, with the axis.
+
+    They are structurally equal to TOPI's for their shapes; names do not matter.
+    """
+    axes = {
+        symbol.name_hint: _axis_of(function)
+        for symbol, function in lowered.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+    return {name: axis for name, axis in axes.items() if axis is not None}
+
+
+def _axis_of(function: tvm.tirx.PrimFunc) -> int | None:
+    *parts, whole = shapes = _shapes(function.params)
+    # A broadcast has shapes like these, but another rank.
+    if not parts or any(len(part) != len(whole) for part in parts):
+        return None
+    for axis, extent in enumerate(whole):
+        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+        if len(others) != 1 or sum(part[axis] for part in parts) != extent:
+            continue
+        given = [te.placeholder(each.shape, str(each.dtype)) for each in function.params[:-1]]
+        made = te.create_prim_func([*given, tvm.topi.concatenate(given, axis)])
+        if tvm_ffi.structural_equal(made.body, function.body, map_free_vars=True):
+            return axis
+    return None
+
+
+def write_in_place(
+    module: tvm.IRModule, axes: Mapping[str, int]
+) -> tuple[tvm.IRModule, Counter[str]]:
     """Leave out the concatenations whose parts can all be computed in place.
 
-    See `fewtune.compile.concatenations.plan` for the conditions. A kernel may read one part of a
-    buffer and write another, since they do not overlap.
+    A kernel may read one part of a buffer and write another, since they do not overlap.
 
     Parameters
     ----------
     module : IRModule
         After ``CallTIRRewrite``: functions allocate tensors and call kernels with them.
     axes : dict of int
-        From `fewtune.compile.concatenations.concatenations`.
+        From `concatenations`.
 
     Returns
     -------
     module : IRModule
         Without kernels that are not called any more.
     left_out : Counter of str
-        Number of removed calls, by kernel.
+        Number of calls that the largest shape's function does without, by kernel.
     """
     by_function: dict[str, Counter[str]] = {}
     for name in model_functions(module):
@@ -53,28 +95,115 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     if not any(by_function.values()):
         return module, Counter()
     called = {
-        binding.value.op.name_hint
-        for name in model_functions(module)
-        for block in module[name].body.blocks
-        for binding in block.bindings
-        if calls_kernel(binding.value)
+        call.kernel for name in model_functions(module) for call in _Dataflow(module[name]).calls
     }
     functions = {
         symbol: function
         for symbol, function in module.functions_items()
         if symbol.name_hint in called or not isinstance(function, tvm.tirx.PrimFunc)
     }
-    # Reports are about the largest shape.
     return tvm.IRModule(functions, attrs=module.attrs), by_function[MAIN]
 
 
+class _Dataflow:
+    """The tensors that a function allocates, and its kernel calls.
+
+    Attributes
+    ----------
+    all : list of Binding
+    allocated : dict of int
+        By tensor, the number of the binding that allocates it.
+    calls : list of _Call
+    escaping : set of Var
+        Tensors that something other than a kernel uses, such as the caller of the function.
+    """
+
+    def __init__(self, main: relax.Function) -> None:
+        self.all = [binding for block in main.body.blocks for binding in block.bindings]
+        self.allocated: dict[relax.Var, int] = {}
+        self.calls: list[_Call] = []
+        self.escaping: set[relax.Expr] = set()
+        self._same: dict[relax.Var, relax.Var] = {}
+        for number, binding in enumerate(self.all):
+            self._add(number, binding.var, binding.value)
+        self._add_escaping(main.body.body)
+
+    def root(self, value: relax.Expr) -> relax.Expr:
+        """The tensor for which a variable is another name."""
+        while value in self._same:
+            value = self._same[value]
+        return value
+
+    def _add(self, number: int, name: relax.Var, value: relax.Expr) -> None:
+        operator = value.op if isinstance(value, relax.Call) else None
+        if isinstance(value, relax.Var):
+            self._same[name] = value
+        elif isinstance(operator, tvm.ir.GlobalVar):
+            tensors = tuple(self.root(each) for each in value.args)
+            self.calls.append(_Call(number, operator.name_hint, tensors))
+        elif getattr(operator, "name", "") == "relax.builtin.alloc_tensor":
+            self.allocated[name] = number
+        else:
+            self._add_escaping(value)
+
+    def _add_escaping(self, value: relax.Expr) -> None:
+        self.escaping.update(self.root(each) for each in relax.analysis.free_vars(value))
+
+
+def _plan(
+    module: tvm.IRModule, graph: _Dataflow, axes: Mapping[str, int]
+) -> tuple[list[_Call], dict[relax.Expr, _Place]]:
+    """The calls of concatenations to leave out, and the places of their parts.
+
+    Only kernels may write and read a part. It may be a part of one concatenation only. Its rows
+    have to be whole vectors.
+    """
+    left_out: list[_Call] = []
+    inner: dict[relax.Expr, _Place] = {}
+    for call in graph.calls:
+        if call.kernel not in axes:
+            continue
+        axis = axes[call.kernel]
+        *parts, whole = call.tensors
+        *shapes, _ = _shapes(module[call.kernel].params)
+        can_be_placed = len(set(parts)) == len(parts) and all(
+            part in graph.allocated
+            and part not in graph.escaping
+            and part not in inner
+            and math.prod(shape[axis:]) % _ALIGNED_ELEMENTS == 0
+            for part, shape in zip(parts, shapes, strict=True)
+        )
+        if whole not in graph.allocated or not can_be_placed:
+            continue
+        # After a reshape, an allocated tensor may have another rank than the kernel's argument.
+        if [*_shapes(parts), *_shapes([whole])] != _shapes(module[call.kernel].params):
+            continue
+        offset = 0
+        for part, shape in zip(parts, shapes, strict=True):
+            begin = [offset if each == axis else 0 for each in range(len(shape))]
+            inner[part] = _Place(whole, tuple(begin))
+            offset += shape[axis]
+        left_out.append(call)
+    return left_out, {tensor: _outermost(tensor, inner) for tensor in inner}
+
+
+def _outermost(tensor: relax.Expr, inner: Mapping[relax.Expr, _Place]) -> _Place:
+    """The final place of a tensor, since its whole may be a part itself."""
+    place = inner[tensor]
+    while place.whole in inner:
+        whole, begin = inner[place.whole]
+        begin = tuple(first + further for first, further in zip(begin, place.begin, strict=True))
+        place = _Place(whole, begin)
+    return place
+
+
 def _write_function_in_place(
-    module: tvm.IRModule, name: str, axes: dict[str, int]
+    module: tvm.IRModule, name: str, axes: Mapping[str, int]
 ) -> tuple[tvm.IRModule, Counter[str]]:
     """`write_in_place` for one of the module's functions; kernels that it leaves out stay."""
     main = module[name]
-    graph = Dataflow(main)
-    left_out, places = plan(graph, axes)
+    graph = _Dataflow(main)
+    left_out, places = _plan(module, graph, axes)
     if not left_out:
         return module, Counter()
     rewriting = _Rewriting(module, graph, places)
@@ -82,8 +211,7 @@ def _write_function_in_place(
     body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
     main = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     rewriting.builder.update_func(module.get_global_var(name), main)
-    made = rewriting.builder.get()
-    return made, Counter(call.kernel for call in left_out)
+    return rewriting.builder.get(), Counter(call.kernel for call in left_out)
 
 
 class _Rewriting:
@@ -96,13 +224,11 @@ class _Rewriting:
     """
 
     def __init__(
-        self, module: tvm.IRModule, graph: Dataflow, places: dict[relax.Expr, Place]
+        self, module: tvm.IRModule, graph: _Dataflow, places: Mapping[relax.Expr, _Place]
     ) -> None:
         self.builder = relax.BlockBuilder(module)
-        self._module = module
-        self._graph = graph
-        self._places = places
-        self._made: dict[tuple[Any, ...], tvm.ir.GlobalVar] = {}
+        self._module, self._graph, self._places = module, graph, places
+        self._made: dict[Any, tvm.ir.GlobalVar] = {}
 
     def bindings(self, left_out: set[int]) -> list[relax.Binding]:
         """The remaining bindings; a whole is allocated where its first part was."""
@@ -112,7 +238,8 @@ class _Rewriting:
         allocated: set[relax.Expr] = set()
         for number, binding in enumerate(graph.all):
             if binding.var in graph.allocated:
-                buffer = buffer_of(binding.var, self._places)
+                place = self._places.get(binding.var)
+                buffer = binding.var if place is None else place.whole
                 if buffer not in allocated:
                     allocated.add(buffer)
                     found.append(graph.all[graph.allocated[buffer]])
@@ -125,48 +252,45 @@ class _Rewriting:
                 found.append(binding)
         return found
 
-    def _call(self, call: Call, given: relax.Call) -> relax.Call:
-        moved = {
-            number: self._places[tensor]
-            for number, tensor in enumerate(call.tensors)
-            if tensor in self._places
-        }
-        if not moved:
+    def _call(self, call: _Call, given: relax.Call) -> relax.Call:
+        """A call whose kernel gets wholes; it is made once for equal regions."""
+        arguments, regions = list(given.args), {}
+        for number, tensor in enumerate(call.tensors):
+            if tensor in self._places:
+                whole, begin = self._places[tensor]
+                arguments[number] = whole
+                regions[number] = (_shapes([whole])[0], begin)
+        if not regions:
             return given
-        regions = {n: _Region(self._graph.shape(p.whole), p.begin) for n, p in moved.items()}
-        arguments = [
-            moved[number].whole if number in moved else each
-            for number, each in enumerate(given.args)
-        ]
-        kernel = self._kernel(call.kernel, regions)
-        return relax.Call(kernel, arguments, given.attrs, given.ty_args)
-
-    def _kernel(self, name: str, regions: dict[int, _Region]) -> tvm.ir.GlobalVar:
-        """A kernel some of whose tensors are regions of others; made once for equal regions."""
-        key = (name, *sorted(regions.items()))
+        key = (call.kernel, *regions.items())
         if key not in self._made:
-            made_name = f"{name}{IN_PLACE}{len(self._made)}"
-            function = _within(self._module[name], regions)
-            function = function.with_attr("global_symbol", made_name)
-            self._made[key] = self.builder.add_func(function, made_name)
-        return self._made[key]
+            name = f"{call.kernel}{IN_PLACE}{len(self._made)}"
+            function = _within(self._module[call.kernel], regions)
+            function = function.with_attr("global_symbol", name)
+            self._made[key] = self.builder.add_func(function, name)
+        return relax.Call(self._made[key], arguments, given.attrs, given.ty_args)
 
 
-def _within(function: tvm.tirx.PrimFunc, regions: dict[int, _Region]) -> tvm.tirx.PrimFunc:
-    """A kernel some of whose buffers, by argument number, are regions of larger buffers."""
+def _within(
+    function: tvm.tirx.PrimFunc, regions: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
+) -> tvm.tirx.PrimFunc:
+    """A kernel some of whose buffers are regions of larger ones.
+
+    By argument number, the extents of the larger buffer, and the first element of the region.
+    """
     buffers, matched = list(function.params), []
     opened: dict[tvm.tirx.Var, tvm.tirx.Buffer] = {}
-    for number, region in sorted(regions.items()):
+    for number, (whole, first_element) in regions.items():
         given = buffers[number]
         kind = str(given.shape[0].ty)
         # ``match_buffer`` sets it to the offset of the region.
         begin = tvm.tirx.Var(f"{given.name}_begin", kind)
         narrow = tvm.tirx.decl_buffer(given.shape, given.dtype, given.name, elem_offset=begin)
-        extents = [tvm.tirx.const(extent, kind) for extent in region.shape]
+        extents = [tvm.tirx.const(extent, kind) for extent in whole]
         wide = tvm.tirx.decl_buffer(extents, given.dtype, f"{given.name}_whole")
         ranges = [
             tvm.ir.Range.from_min_extent(tvm.tirx.const(first, kind), extent)
-            for first, extent in zip(region.begin, given.shape, strict=True)
+            for first, extent in zip(first_element, given.shape, strict=True)
         ]
         source = tvm.tirx.BufferRegion(wide, ranges)
         matched.append(tvm.s_tir.MatchBufferRegion(narrow, source))
@@ -188,3 +312,8 @@ def _within(function: tvm.tirx.PrimFunc, regions: dict[int, _Region]) -> tvm.tir
     )
     body = tvm.s_tir.SBlockRealize(realize.iter_values, realize.predicate, root)
     return tvm.tirx.PrimFunc(buffers, body, function.ret_type, function.attrs)
+
+
+def _shapes(tensors: Any) -> list[tuple[int, ...]]:
+    """Extents of buffers, or of tensors that a function allocates."""
+    return [tuple(int(extent) for extent in each.ty.shape) for each in tensors]

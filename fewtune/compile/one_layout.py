@@ -23,8 +23,7 @@ from fewtune.schedule.space.transfer import donation_of, move
 from fewtune.storage.database import best_trials
 from fewtune.task.analysis import kernel_calls, model_functions
 from fewtune.task.extract import Task
-from fewtune.task.layout_maps import layout_blocks
-from fewtune.task.weight_layout import free_places
+from fewtune.task.weight_layout import free_places, layout_blocks
 from fewtune.trial.trial import plain
 from fewtune.tvm_compat.values import is_constant
 

@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 
-from fewtune.errors import shortened
+from fewtune.errors import last_line
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, kernels
 from fewtune.task.weight_layout import FREE
+
+# Optional steps: all schedules of the log, and all default schedules.
+TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
+
+
+def by_default(kernel: str) -> str:
+    """The optional step that schedules a kernel by default where its own schedule is left out."""
+    return f"default schedule of {kernel}"
 
 
 class Level(IntEnum):
@@ -66,10 +75,6 @@ class KernelSchedules:
             if self._at(name, self.levels[name]) is None:
                 self.levels[name] = Level.UNSCHEDULED
 
-    def from_log(self) -> dict[str, tuple[str, tvm.tirx.PrimFunc]]:
-        """Workload and scheduled kernel, by name, for kernels with a schedule in the log."""
-        return {name: (self._workloads[name], made) for name, made in self._tuned.items()}
-
     def workload(self, name: str) -> str:
         """The workload of a kernel."""
         return self._workloads[name]
@@ -85,28 +90,26 @@ class KernelSchedules:
         self._tuned[name] = named.with_attr(IS_SCHEDULED, True)
         self.levels[name] = Level.LOG
 
-    def leave_out(self, name: str) -> None:
-        """Schedule a kernel by default, even if the log has a schedule for it."""
-        is_known = self._at(name, Level.DEFAULT) is not None
-        self.levels[name] = Level.DEFAULT if is_known else Level.UNSCHEDULED
+    def levels_with(self, steps: OptionalSteps) -> dict[str, Level]:
+        """How each kernel is scheduled; its own schedule is the step of its name."""
+        found = {}
+        for name, level in self.levels.items():
+            if not steps.uses(name):
+                has_default = steps.uses(by_default(name))
+                level = Level.PLAIN_DEFAULT if has_default else Level.UNSCHEDULED
+            elif not steps.uses(TUNED):
+                level = max(level, Level.DEFAULT)
+            if level != Level.LOG and not steps.uses(DEFAULTS):
+                level = Level.UNSCHEDULED
+            found[name] = Level.UNSCHEDULED if self._at(name, level) is None else level
+        return found
 
     def module(self, levels: Mapping[str, Level]) -> tvm.IRModule:
-        """The model with every kernel scheduled at its level, where possible."""
+        """The model with every kernel scheduled at a level of `levels_with`."""
         functions = dict(self._lowered.functions_items())
         for name, level in levels.items():
-            made = self._at(name, level)
-            if made is not None:
-                functions[self._lowered.get_global_var(name)] = made
+            functions[self._lowered.get_global_var(name)] = self._at(name, level)
         return tvm.IRModule(functions, attrs=self._lowered.attrs)
-
-    def plain(self) -> dict[str, Level]:
-        """Default schedules with weights in the order of the model, or no schedules."""
-        return {
-            name: Level.UNSCHEDULED
-            if self._at(name, Level.PLAIN_DEFAULT) is None
-            else Level.PLAIN_DEFAULT
-            for name in self.levels
-        }
 
     def _at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
         """A kernel at a level; None if there is no such schedule."""
@@ -137,7 +140,7 @@ def _from_log(
             try:
                 best[workload] = _best(task, database)
             except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
-                best[workload], reasons[workload] = None, kind_and_line(fault)
+                best[workload], reasons[workload] = None, last_line(fault)
         function = best.get(workload)
         if function is not None:
             function = function.with_attr("global_symbol", name)
@@ -154,9 +157,3 @@ def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Non
     schedule = tvm.s_tir.Schedule(task.mod)
     records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
     return schedule.mod["main"]
-
-
-def kind_and_line(fault: BaseException) -> str:
-    """An exception in one line: its class, and the last line of its text."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return shortened(f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__)

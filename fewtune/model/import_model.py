@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
+from pydantic import AfterValidator
 
 from fewtune.artifacts import (
     MAIN,
@@ -37,10 +38,11 @@ from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
 from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.onnx_graph.weight_check import can_show_fault, check_finite
-from fewtune.process.apart import at
+from fewtune.process.apart import Job, Tell, at, run_apart
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.analysis import call_counts
 from fewtune.util.asked import asked
@@ -102,6 +104,42 @@ def shape_folder(directory: Path, function: str) -> Path:
     return directory if function == MAIN else directory / "shapes" / function
 
 
+class ImportJob(Job):
+    """The arguments of `import_model`; the target is JSON."""
+
+    name: str
+    models: Annotated[Path, AfterValidator(Path.absolute)]
+    target: str
+    threads: int
+    options: ImportOptions
+    directory: Annotated[Path, AfterValidator(Path.absolute)]
+
+    def run(self) -> None:
+        """Import the model in this process."""
+        target, left_out = target_from_json(self.target), self.left_out
+        found = imported_model(self.name, self.models, target, self.threads, self.options, left_out)
+        found.write(self.directory)
+
+
+def import_apart(job: ImportJob, tell: Tell | None = None) -> ImportReport:
+    """Import a registered model in a child process, which TVM or onnxruntime may crash.
+
+    An optional step is left out if it raises, or if native code crashes in it. ``tell`` is told
+    which step is under way.
+
+    Raises
+    ------
+    InputError
+        See `imported_model`; or if native code crashes without any optional step.
+    MachineError
+        If the system kills the import because memory ran out.
+    VerificationError
+        See `imported_model`.
+    """
+    run_apart(job, tell=tell)
+    return ImportReport.read(job.directory)
+
+
 def import_model(
     name: str,
     models_directory: Path,
@@ -131,7 +169,7 @@ def imported_model(
 ) -> Imported:
     """Import a registered model, and verify it untuned.
 
-    A crash of native code ends this process; `fewtune.model.import_apart` survives it.
+    A crash of native code ends this process; `import_apart` survives it.
 
     Parameters
     ----------
@@ -154,7 +192,7 @@ def imported_model(
     # A board may have more threads than there are cores here.
     threads = min(threads, usable_cores())
     set_threads(threads)
-    at("the model's file was being read")
+    at("reading the model's file")
     loaded = load_registered(models_directory, name)
     shapes = loaded.one_by_one()
     if len(shapes) == 1:
@@ -278,7 +316,7 @@ class _Comparison:
         threads: int,
         options: ImportOptions,
     ) -> None:
-        self._name, self._simplified = loaded.name, simplified
+        self._simplified = simplified
         self._threads, self._options = threads, options
         self._last: CompiledModel | None = None
         self.inputs, self.outputs = tensor_specs(bound.model)
@@ -287,7 +325,7 @@ class _Comparison:
         draws = drawn_inputs(simplified.model, self.inputs, options.seed)
         if loaded.samples is not None:
             draws.insert(0, Draw(GIVEN, {name: loaded.samples[name] for name in self._order}))
-        at("onnxruntime was loading or running the model")
+        at("running the model in onnxruntime")
         given = bound, simplified
         rare = rare_inputs(simplified.model, self.inputs, draws[0])
         self.reference = make_reference(*given, self.outputs, draws, threads, options.seed, rare)
@@ -296,7 +334,7 @@ class _Comparison:
     @property
     def notes(self) -> list[str]:
         """Notes for the user."""
-        at("the compiled kernels were running on rare inputs")
+        at("running the kernels on rare inputs")
         rare = self.reference.rare_differences(self._run)
         return [
             *self.reference.notes,
@@ -307,7 +345,6 @@ class _Comparison:
     def check(self, compiled: CompiledModel) -> Difference:
         """The largest difference; raises `VerificationError` if it is too large."""
         self._last = compiled
-        _LOG.info("%s: lowered; comparing its outputs with onnxruntime's", self._name)
         found = self.reference.check(self._run, self._options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
@@ -328,7 +365,7 @@ class _Comparison:
             return built.outputs(self._ordered(feeds))
 
         try:
-            at("the operator that differs was being searched")
+            at("searching for the operator that differs")
             feeds = self.reference.worst_draw(self._run).feeds
             model = self._simplified.whole()
             return locate(model, feeds, outputs_of, self._threads, self._options.seed)
@@ -367,7 +404,7 @@ def _report(
     is_transpose = re.compile(r"(fused_)?transpose").match
     return ImportReport(
         model=loaded.name,
-        source=loaded.description,
+        source=loaded.source.description,
         source_sha256=loaded.sha256,
         binding=_binding(comparison.inputs, comparison.outputs, loaded.source.constants),
         opset=loaded.opset,

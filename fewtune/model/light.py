@@ -92,24 +92,21 @@ def light_model(name: str, seed: int) -> ModelProto:
     weights = []
     for tensor_name, shape in shapes.items():
         if tensor_name in consumers:
-            values = _draw(generator, tensor_name, tuple(shape), consumers, producers)
+            values = _draw(generator, tensor_name, shape, consumers, producers)
             weights.append(numpy_helper.from_array(values, tensor_name))
     _replace_weights(model, weights)
     model.ir_version = 8
     return model
 
 
-def _weight_shapes(model: ModelProto) -> dict[str, list[int]]:
+def _weight_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all float constants, in graph order."""
-    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    shapes = {
-        name: list(tensor.dims)
-        for name, tensor in initializers.items()
-        if tensor.data_type == TensorProto.FLOAT
-    }
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    floats = (each for each in tensors.values() if each.data_type == TensorProto.FLOAT)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in floats}
     for node in model.graph.node:
         if node.op_type == "ConstantOfShape":
-            shapes[node.output[0]] = numpy_helper.to_array(initializers[node.input[0]]).tolist()
+            shapes[node.output[0]] = tuple(numpy_helper.to_array(tensors[node.input[0]]).tolist())
     return shapes
 
 

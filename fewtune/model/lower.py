@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import onnx
 
+from fewtune.artifacts import UnsupportedNode
 from fewtune.errors import InputError, last_line
 from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
 from fewtune.model.passes import (
     fusion,
     legalize_once,
-    long_sums,
-    pad_softmax,
+    reductions,
     safe_indices,
     transposed,
 )
@@ -29,7 +29,6 @@ from fewtune.model.passes.winograd import Winograd
 from fewtune.model.unsupported import (
     OPEN_SHAPES,
     UnsupportedError,
-    UnsupportedNode,
     explain,
     operator_of,
 )
@@ -48,6 +47,7 @@ from fewtune.task import weight_layout
 from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.onnx_importer import known_operators, with_converters
 
+_IMPORTING = "importing the graph"
 Layout = Literal["NHWC", "NCHW"]
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
@@ -115,7 +115,7 @@ def lower(
         If TVM cannot import an operator.
     """
     steps = steps or OptionalSteps()
-    at("TVM was importing the graph")
+    at(_IMPORTING)
     traits = None if has_own_device(target) else CpuTraits.of(target)
     # The time of the conversion grows with the square of the number of kernels: minutes for an
     # unrolled sequence of thousands.
@@ -157,7 +157,7 @@ def lower(
         module_pass(fusion.fuse),
         relax.transform.DeadCodeElimination(),
     ]
-    at("TVM was lowering the graph to kernels")
+    at("lowering the graph to kernels")
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(given.pop())
     give_back_memory()
@@ -196,13 +196,13 @@ def _relax_of(
 @contextlib.contextmanager
 def _named(operator: str, name: str) -> Iterator[None]:
     """Within the block, exceptions name a node."""
-    at(f"TVM was importing operator {operator} (node {name!r})")
+    at(_IMPORTING, f"operator {operator} (node {name!r})")
     try:
         yield
     except InputError:
         raise
     except Exception as fault:
-        nodes = [UnsupportedNode(name, operator, last_line(fault))]
+        nodes = [UnsupportedNode(node=name, operator=operator, reason=last_line(fault))]
         raise UnsupportedError(explain(nodes), nodes) from fault
 
 
@@ -240,9 +240,9 @@ def _legalizers(
         add(PAD_MATMUL, _PRODUCT, padding.products, traits)
     if winograd is not None:
         add(WINOGRAD, _CONVOLUTION, winograd.convolutions, traits)
-    for operator in long_sums.OPERATORS:
-        add(_LONG_SUMS, operator, long_sums.legalizer, operator)
-    add(_PAD_SOFTMAX, _SOFTMAX, pad_softmax.legalizer, traits.lanes(FLOAT))
+    for operator in reductions.SUMS:
+        add(_LONG_SUMS, operator, reductions.long_sum, operator)
+    add(_PAD_SOFTMAX, _SOFTMAX, reductions.padded_softmax, traits.lanes(FLOAT))
     usual = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
     convolution = found.get(_CONVOLUTION, usual)
     add(TRANSPOSED, transposed.OPERATOR, transposed.legalizer, convolution)
@@ -276,6 +276,7 @@ def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
             reason = "the size of its output depends on the input's values"
         else:
             continue
-        nodes.append(UnsupportedNode(node.name or node.output[0], operator_of(node), reason))
+        name = node.name or node.output[0]
+        nodes.append(UnsupportedNode(node=name, operator=operator_of(node), reason=reason))
     if nodes:
         raise UnsupportedError(explain(nodes), nodes)

@@ -139,7 +139,7 @@ class _Attempt(Generic[Found]):
     schedules: dict[int, tvm.tirx.PrimFunc | None] = field(default_factory=dict)
 
     def __call__(self, steps: OptionalSteps) -> Lowered[Found]:
-        at("the graph was being simplified")
+        at("simplifying the graph")
         simplified = self.presimplified
         if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
             simplified = prepare.with_light_layers(self.bound, steps)
@@ -151,16 +151,16 @@ class _Attempt(Generic[Found]):
         here, scheduled = checking_target(self.target), lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):
-                at("TVM was giving kernels their default schedules")
+                at("giving kernels their default schedules")
                 names = list(call_counts(lowered))
                 scheduled = apply_default_schedules(lowered, names, here, self.schedules)
                 if not has_own_device(self.target):
                     scheduled = weight_layout.fold(scheduled)
-        at("TVM was compiling the kernels")
+        at("compiling the kernels")
         # This library is run a few times and dropped, and what its kernels would check in every
         # call, their arguments, takes LLVM a third of the time.
         executable = _built(scheduled, here)
-        at("the compiled kernels were running")
+        at("comparing outputs with onnxruntime's")
         found = self.check(CompiledModel(executable, here))
         return Lowered(lowered, found, simplified, layout, winograd, padding, weight_bytes)
 

@@ -74,11 +74,6 @@ class LoadedModel:
             self.model, source.shapes, source.dimensions, source.constants, self.samples
         )
 
-    @property
-    def description(self) -> str:
-        """Where the model comes from, in a few words."""
-        return self.source.description
-
 
 def _checked(
     source: str,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from fewtune.artifacts import UnsupportedNode
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import reads
 
@@ -17,24 +17,6 @@ _MOST_TRIALS = 400
 OPEN_SHAPES = "whose shapes only a run knows"
 _OPEN_SIZE_MARKS = ("shape_func", OPEN_SHAPES)
 _OPEN_SIZE = "the values that it reads choose its places or its size while the model runs"
-
-
-@dataclass(frozen=True)
-class UnsupportedNode:
-    """A node that cannot be imported.
-
-    Attributes
-    ----------
-    node : str
-        Its name, or its first output if it has none.
-    operator : str
-        With its domain, unless that is ONNX's own.
-    reason : str
-    """
-
-    node: str
-    operator: str
-    reason: str
 
 
 class UnsupportedError(InputError):
@@ -92,7 +74,7 @@ def unsupported_nodes(
         reason = reasons.get(key)
         if reason is not None:
             name = node.name or next((output for output in node.output if output), "unnamed")
-            found.append(UnsupportedNode(name, operator_of(node), reason))
+            found.append(UnsupportedNode(node=name, operator=operator_of(node), reason=reason))
     return found
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.errors import FewtuneError, InputError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
-from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport, estimate, too_few
+from fewtune.model_check.report import CheckJob, CheckReport, estimate, too_few
 from fewtune.prediction.predict import spreads
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.process.apart import at, run_apart
@@ -44,7 +42,7 @@ def check(
     shapes : mapping, optional
         Shapes of the model's inputs, or a sequence of such mappings for several.
     **further
-        The other attributes of `fewtune.model_check.job.CheckJob`, by name.
+        The other attributes of `fewtune.model_check.report.CheckJob`, by name.
 
     Returns
     -------
@@ -52,18 +50,16 @@ def check(
         It contains errors that a user can correct; they are not raised.
     """
     given = {"model": model, "shapes": shapes, **further}
-    found = CheckReport(
-        ok=False, reason=None, exit_code=0, model=str(getattr(model, "model", model))
-    )
+    name = str(getattr(model, "model", model))
     try:
         job = model if isinstance(model, CheckJob) else CheckJob.model_validate(given)
         folder = Path(tempfile.gettempdir())
         with in_python(), machine_errors(folder), own_temporary_folder():
-            return CheckReport.from_json(run_apart(_Check(**dict(job))))
+            return CheckReport.model_validate(run_apart(_Check(**dict(job))))
     except FewtuneError as error:
-        return _refused(found, error)
+        return _refused(name, error)
     except ValidationError as error:
-        return _refused(found, InputError(complaint(error, "check", CheckJob, given)))
+        return _refused(name, InputError(complaint(error, "check", CheckJob, given)))
 
 
 class _Check(CheckJob):
@@ -75,33 +71,29 @@ class _Check(CheckJob):
 
 def check_here(job: CheckJob) -> dict[str, Any]:
     """Do the job of `check` in this process, which native code may crash."""
-    found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
+    name = str(job.model)
     try:
         with tempfile.TemporaryDirectory(prefix="fewtune-check-") as scratch:
             folder = Path(scratch)
-            at("the model's file was being read")
+            at("reading the model's file")
             models, name = _registered(job, folder)
-            found = replace(found, model=name)
             # Loading TVM takes a second, and many models are refused before: so it comes here.
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
             imported = imported_model(
                 name, models, target, fingerprint.threads, job.options, job.left_out
             )
-            at("TVM was splitting the model into tasks", optional=[])
+            at("splitting the model into tasks", optional=[])
             tasks = extract_tasks(imported.lowered)
             worth = [t for t in tasks if is_worth_searching(t.info, job.select.min_share)]
-            at("schedules were being rated")
+            at("rating schedules")
             spread = spreads(worth, target)
     except FewtuneError as error:
-        return _refused(found, error).as_json()
-    except MemoryError:
-        reason = "the model needs more memory than there is"
-        return replace(found, reason=reason, exit_code=MachineError.exit_code).as_json()
+        return _refused(name, error).as_json()
     report = imported.report
-    return replace(
-        found,
+    return CheckReport(
         ok=True,
+        model=name,
         inputs=report.inputs,
         outputs=report.outputs,
         max_error=report.max_error,
@@ -111,7 +103,7 @@ def check_here(job: CheckJob) -> dict[str, Any]:
         known=[name for name, each in spread.items() if each < UNKNOWN],
         expected_gain=sum(task.info.share * spread[task.info.name] for task in worth),
         left_out=report.left_out,
-        notes=[*report.notes, *filter(None, [too_few(found.model, job.trials)])],
+        notes=[*report.notes, *filter(None, [too_few(name, job.trials)])],
         estimate=estimate(len(tasks), job.trials, job.past),
     ).as_json()
 
@@ -139,7 +131,11 @@ def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
     return models, name
 
 
-def _refused(found: CheckReport, error: FewtuneError) -> CheckReport:
-    reason = " ".join(str(error).split())
-    unsupported = error.unsupported if isinstance(error, UnsupportedError) else []
-    return replace(found, reason=reason, exit_code=error.exit_code, unsupported=unsupported)
+def _refused(name: str, error: FewtuneError) -> CheckReport:
+    return CheckReport(
+        ok=False,
+        reason=" ".join(str(error).split()),
+        exit_code=error.exit_code,
+        model=name,
+        unsupported=error.unsupported if isinstance(error, UnsupportedError) else [],
+    )

@@ -1,16 +1,21 @@
-"""The report of a check, as values and as text, with an estimate of the tuning time."""
+"""The arguments of a check, and its report, with an estimate of the tuning time.
+
+This module loads no TVM, so that a process that starts a check stays light.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from fewtune.artifacts import TensorSpec
+from pydantic import Field
 
-if TYPE_CHECKING:
-    from fewtune.model.unsupported import UnsupportedNode
-
+from fewtune.artifacts import Part, TensorSpec, UnsupportedNode
+from fewtune.machine.fingerprint import FingerprintOptions
+from fewtune.model.import_options import ImportOptions
+from fewtune.process.apart import Job
+from fewtune.selection.options import SelectOptions
 
 # Seconds for each trial of each task: SqueezeNet, 30 tasks with 32 trials each, took 25 s on two
 # cores of a Zen 4 (results).
@@ -20,8 +25,7 @@ _DEFAULT_S = 0.026
 FEW_TRIALS = 8
 
 
-@dataclass(frozen=True)
-class PastTunings:
+class PastTunings(Part):
     """The work and the time of earlier runs on this machine.
 
     Attributes
@@ -39,8 +43,55 @@ class PastTunings:
     runs: int
 
 
-@dataclass(frozen=True)
-class Estimate:
+class CheckJob(Job):
+    """The arguments of `fewtune.check`.
+
+    Attributes
+    ----------
+    model : str or Path
+        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
+        ``models_directory``.
+    name : str, optional
+        For messages; the file's unless given.
+    shapes, dimensions, paddable, constants : mapping, optional
+        See `fewtune.model.source.add_model`.
+    inputs : str or Path, optional
+        An ``.npz`` file of sample inputs, input name to array.
+    seed : int
+        Seed of a light or zoo model's weights.
+    models_directory : Path, optional
+        Folder of registered models.
+    machine, options, select : optional
+        Options of the stages fingerprint, import_model and select_tasks.
+    trials : int
+        Trials per task, for the estimate.
+    past : PastTunings, optional
+        Earlier runs on this machine, for the estimate.
+    """
+
+    model: str | Path
+    name: str | None = None
+    shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    dimensions: Mapping[str, Any] | None = None
+    paddable: Mapping[str, float] | None = None
+    constants: Mapping[str, Any] | None = None
+    inputs: Path | None = None
+    seed: int = 0
+    models_directory: Path | None = None
+    machine: FingerprintOptions = Field(default_factory=FingerprintOptions)
+    options: ImportOptions = Field(default_factory=ImportOptions)
+    select: SelectOptions = Field(default_factory=SelectOptions)
+    trials: int = 32
+    past: PastTunings | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the job binds shapes, dimensions or values of the model's inputs."""
+        given = (self.shapes, self.dimensions, self.paddable, self.constants, self.inputs)
+        return any(given)
+
+
+class Estimate(Part):
     """An estimate of the tuning time.
 
     Attributes
@@ -68,16 +119,16 @@ def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estima
     """
     if past is None or past.task_trials == 0:
         return Estimate(
-            round(tasks * trials * _DEFAULT_S, 1),
-            f"an estimate: {tasks} tasks x {trials} trials x {_DEFAULT_S} s, as SqueezeNet took "
-            "on two cores",
+            seconds=round(tasks * trials * _DEFAULT_S, 1),
+            rule=f"an estimate: {tasks} tasks x {trials} trials x {_DEFAULT_S} s, as SqueezeNet "
+            "took on two cores",
         )
     each_s = past.seconds / past.task_trials
     results = "result" if past.runs == 1 else "results"
     return Estimate(
-        round(tasks * trials * each_s, 1),
-        f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} earlier "
-        f"{results} on this machine took",
+        seconds=round(tasks * trials * each_s, 1),
+        rule=f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} "
+        f"earlier {results} on this machine took",
     )
 
 
@@ -91,8 +142,7 @@ def too_few(model: str, trials: int) -> str:
     )
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Part):
     """What a run would do with a model.
 
     Attributes
@@ -127,42 +177,25 @@ class CheckReport:
     """
 
     ok: bool
-    reason: str | None
-    exit_code: int
     model: str
-    inputs: list[TensorSpec] = field(default_factory=list)
-    outputs: list[TensorSpec] = field(default_factory=list)
-    unsupported: list[UnsupportedNode] = field(default_factory=list)
+    reason: str | None = None
+    exit_code: int = 0
+    inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
+    unsupported: list[UnsupportedNode] = []
     max_error: float | None = None
     layout: str | None = None
     tasks: int = 0
-    tuned: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
+    tuned: list[str] = []
+    known: list[str] = []
     expected_gain: float = 0.0
-    left_out: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = []
+    notes: list[str] = []
     estimate: Estimate | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        values = asdict(self)
-        for side in ("inputs", "outputs"):
-            values[side] = [spec.model_dump(mode="json") for spec in getattr(self, side)]
-        return values
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CheckReport:
-        """The report from the values of `as_json`."""
-        found = dict(values)
-        for side in ("inputs", "outputs"):
-            found[side] = [TensorSpec.model_validate(spec) for spec in values[side]]
-        if values["unsupported"]:
-            # This import loads onnx, which the caller's process does not need otherwise.
-            from fewtune.model.unsupported import UnsupportedNode
-
-            found["unsupported"] = [UnsupportedNode(**node) for node in values["unsupported"]]
-        found["estimate"] = values["estimate"] and Estimate(**values["estimate"])
-        return cls(**found)
+        return self.model_dump(mode="json")
 
     def lines(self) -> list[str]:
         """The report as lines of text."""

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -103,8 +104,10 @@ class Note:
 
     Attributes
     ----------
-    doing : str
-        As in "it died while ...".
+    doing, place : str
+        As in "it died while ...", and where in that.
+    since : float
+        When it began with that, as `time.time` has it.
     step : str or None
         The optional step that it is in.
     optional : list of str
@@ -113,12 +116,22 @@ class Note:
         Steps that are left out so far, with the reason.
     """
 
-    doing: str = "it was starting"
+    doing: str = "starting"
+    place: str = ""
+    since: float = field(default_factory=time.time)
     step: str | None = None
     optional: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def text(self) -> str:
+        """What it is doing, and where."""
+        return f"{self.doing}, at {self.place}" if self.place else self.doing
 
+
+# Is told, now and then, what a child is doing.
+Tell = Callable[[Note], object]
+_TELL_EVERY_S = 0.5
 _note = Note()
 # The file of this process's note, where a parent asked for one.
 _note_file: int | None = None
@@ -128,20 +141,26 @@ def keep_note_in(path: Path) -> None:
     """Write this process's note to a file, from now on."""
     global _note_file
     _note_file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    at(_note.doing)
+    # The process that this one was forked from began long ago.
+    _note.since = time.time()
+    at(_note.doing, _note.place)
 
 
-def at(doing: str, **more: Any) -> None:
+def at(doing: str, place: str = "", **more: Any) -> None:
     """Note what this process is doing, so that its death can be explained.
 
     Parameters
     ----------
     doing : str
-        As in "it died while ...": "TVM was importing Conv (node 'c1')".
+        As in "it died while ...": "importing the graph".
+    place : str
+        Where in that: "operator Conv (node 'c1')".
     more
         Other fields of `Note`.
     """
-    _note.doing = doing
+    if doing != _note.doing:
+        _note.since = time.time()
+    _note.doing, _note.place = doing, place
     for name, value in more.items():
         setattr(_note, name, value)
     if _note_file is not None:
@@ -153,14 +172,16 @@ def at(doing: str, **more: Any) -> None:
 def in_step(name: str) -> Iterator[None]:
     """Note that this process is in an optional step."""
     before = _note.step
-    at(_note.doing, step=name)
+    at(_note.doing, _note.place, step=name)
     try:
         yield
     finally:
-        at(_note.doing, step=before)
+        at(_note.doing, _note.place, step=before)
 
 
-def run_apart(job: Job, meanwhile: Callable[[], object] | None = None) -> Any:
+def run_apart(
+    job: Job, meanwhile: Callable[[], object] | None = None, tell: Tell | None = None
+) -> Any:
     """Run a job in a child, and again without the step that crashed, until it ends by itself.
 
     Parameters
@@ -168,6 +189,8 @@ def run_apart(job: Job, meanwhile: Callable[[], object] | None = None) -> Any:
     job : Job
     meanwhile : callable, optional
         Called while the child works.
+    tell : callable, optional
+        Is told what the child is doing, about twice a second.
 
     Returns
     -------
@@ -186,7 +209,7 @@ def run_apart(job: Job, meanwhile: Callable[[], object] | None = None) -> Any:
     with Child(job) as child:
         if meanwhile is not None:
             meanwhile()
-        return _result(child)
+        return _result(child, tell)
 
 
 def run_each_apart(jobs: Sequence[Job]) -> list[Any]:
@@ -200,7 +223,7 @@ class CrashedError(Exception):
     """A child that a signal ended."""
 
     def __init__(self, code: int, note: Note) -> None:
-        super().__init__(f"the process {ending(code)} while {note.doing}")
+        super().__init__(f"the process {ending(code)} while {note.text}")
         self.code, self.note = code, note
 
 
@@ -220,8 +243,8 @@ class Child:
         self._connection.close()
         self._scratch.cleanup()
 
-    def result(self) -> Any:
-        """Wait for the job's result.
+    def result(self, tell: Tell | None = None) -> Any:
+        """Wait for the job's result, and tell what the child is doing.
 
         Raises
         ------
@@ -232,6 +255,8 @@ class Child:
         CrashedError
             If a signal ended it.
         """
+        while tell is not None and not self._connection.poll(_TELL_EVERY_S):
+            tell(_note_in(Path(self._scratch.name)))
         reply = None
         with suppress(EOFError, ConnectionResetError):
             reply = self._connection.recv()
@@ -308,11 +333,11 @@ def do_job(_kind: str, folder: str, parent: str) -> None:
     parents_connection().send(reply)
 
 
-def _result(child: Child) -> Any:
+def _result(child: Child, tell: Tell | None = None) -> Any:
     """What the job returned, after as many attempts as it takes."""
     while True:
         try:
-            return child.result()
+            return child.result(tell)
         except CrashedError as crash:
             if crash.code == -signal.SIGKILL:
                 raise MachineError(f"{crash}: {child.job.lighter}") from None

@@ -104,7 +104,7 @@ def with_most_steps(
 
     def without(further: Sequence[str]) -> Made:
         steps = OptionalSteps(unasked | found | dict.fromkeys(further, ""))
-        at("it was beginning", optional=list(filter(steps.uses, names)), left_out=dict(found))
+        at("beginning", optional=list(filter(steps.uses, names)), left_out=dict(found))
         try:
             return attempt(steps)
         except Exception:

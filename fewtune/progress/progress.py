@@ -1,4 +1,4 @@
-"""The progress of tuning: a table that is redrawn on a terminal, plain lines elsewhere."""
+"""Progress: what is redrawn on a terminal is plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
+
+from fewtune.process.apart import Note
 
 # Names the pipe of a caller's function (`heard_by`).
 PIPE = "FEWTUNE_PROGRESS"
 # Lines of the terminal that no task can have: heading, rules, the line below the table.
 _OTHER_LINES = 7
+# A step that takes this long gets a line in a log, and then another one every so often.
+_LEAST_S, _AGAIN_S = 2.0, 30.0
+# Moves to the begin of a terminal's line, and clears it.
+_CLEAR = "\r\x1b[K"
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,39 @@ class Progress:
             self._live.stop()
             self._live = None
             self._rows.clear()
+
+
+class Steps:
+    """Shows which step of another process's work is under way, and since when."""
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what, self._stream = what, stream or sys.stdout
+        self._is_live = self._stream.isatty() and not os.environ.get(PIPE)
+        self._since = 0.0
+        self._next_s = _LEAST_S
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_live:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+
+    def __call__(self, note: Note) -> None:
+        """Show what the process is doing."""
+        took_s = time.time() - note.since
+        if note.since != self._since:
+            self._since, self._next_s = note.since, _LEAST_S
+        if self._is_live:
+            line = f"{self._what}: {note.text}, {took_s:.0f} s"
+            self._stream.write(_CLEAR + line[: shutil.get_terminal_size().columns - 1])
+            self._stream.flush()
+        elif took_s >= self._next_s:
+            self._next_s = took_s + _AGAIN_S
+            began = datetime.fromtimestamp(note.since)
+            line = f"{self._what}: {note.text} since {began:%H:%M:%S} ({took_s:.0f} s)"
+            Progress(self._stream).say(line)
 
 
 _LOG = logging.getLogger("fewtune")

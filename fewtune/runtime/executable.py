@@ -19,13 +19,11 @@ from fewtune.runtime.special_values import PIPELINE
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import relax, tvm
 
-# What follows the name of a kernel that the import made: its weights are laid out at compile time;
-# its tensors lie within others, and a number.
 # The attribute of a kernel that has a schedule; TVM leaves such kernels as they are.
 IS_SCHEDULED = "tirx.is_scheduled"
-PREPACKED = "_prepacked"
+# Follows the name of a kernel whose tensors lie within others, before a number.
 IN_PLACE = "_in_place"
-_SUFFIX = re.compile(rf"(?:{PREPACKED})?(?:{IN_PLACE}\d+)?$")
+_SUFFIX = re.compile(rf"(?:{IN_PLACE}\d+)?$")
 # Takes a kernel, the number of its call, and the call's arguments.
 Observer = Callable[[str, int, Sequence[Any]], None]
 # The virtual machine's own functions: allocating, reshaping, checking shapes.

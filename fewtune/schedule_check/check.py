@@ -26,8 +26,13 @@ from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import ROUNDING, Signature, drawn, signature
 from fewtune.task.access import shape_of
 from fewtune.task.analysis import analyse
-from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
-from fewtune.task.weight_layout import without_layout_block
+from fewtune.task.weight_layout import (
+    PREPROC,
+    LayoutError,
+    lay_out,
+    layout_blocks,
+    without_layout_block,
+)
 from fewtune.tvm_compat.values import view_of
 
 

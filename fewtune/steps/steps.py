@@ -30,15 +30,15 @@ from fewtune.bank.build import build_bank
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Builds, has_room
-from fewtune.compile.compile_apart import CompileJob, compile_apart
+from fewtune.compile.compile import CompileJob, compile_apart
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
-from fewtune.model.import_apart import import_apart
-from fewtune.model.import_model import read_lowered
+from fewtune.model.import_model import ImportJob, import_apart, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.process.child_python import is_asked_to_end
+from fewtune.progress.progress import Steps
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules, take_predicted
@@ -175,14 +175,17 @@ def _import_reads(run: Run) -> Iterator[str]:
 
 @_step("import_model", "import", "fingerprint", _import_reads)
 def _import(run: Run, scratch: Path) -> None:
-    import_apart(
-        NAME,
-        run.folder / "models",
-        run.fingerprint.target,
-        run.fingerprint.threads,
-        ImportOptions.of(run.options["import_model"], run.options["compile"].most_growth),
-        scratch,
+    most_growth = run.options["compile"].most_growth
+    job = ImportJob(
+        name=NAME,
+        models=run.folder / "models",
+        target=run.fingerprint.target,
+        threads=run.fingerprint.threads,
+        options=ImportOptions.of(run.options["import_model"], most_growth),
+        directory=scratch,
     )
+    with Steps("import") as tell:
+        import_apart(job, tell)
 
 
 @_step("extract_tasks", "tasks", "fingerprint import_model")
@@ -224,7 +227,8 @@ def _predict(run: Run, scratch: Path) -> None:
         )
     )
     (scratch / FIRST_LIBRARY).mkdir()
-    compile_apart(_compile_job(run, scratch, scratch / FIRST_LIBRARY))
+    with Steps("first library") as tell:
+        compile_apart(_compile_job(run, scratch, scratch / FIRST_LIBRARY), tell=tell)
 
 
 @_step("select_tasks", "select", "build_bank extract_tasks predict")
@@ -299,7 +303,8 @@ def _compile(run: Run, scratch: Path) -> None:
                 return
 
     job = _compile_job(run, run.place("share_schedules"), scratch)
-    compile_apart(job, meanwhile=build if run.last == "benchmark" else None)
+    with Steps("library") as tell:
+        compile_apart(job, build if run.last == "benchmark" else None, tell)
 
 
 @_step(

@@ -4,24 +4,44 @@ A weight is constant, so its layout is the compiler's to choose: MetaSchedule's 
 permutes it to the order of the schedule's loops, and each register tile then streams through
 memory instead of stepping over it. `mark` says which arguments are free; `fold` permutes the
 constants once, while the model is compiled.
+
+``RewriteLayout`` leaves a block in the schedule that copies the weights into their new layout. A
+measured kernel has no such block and takes weights in the new layout, so a check applies the block
+to them (`lay_out`). If the block loses weights, the schedule is wrong whatever the kernel does. TVM
+0.27 loses weights that are read through a flip.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
 
-from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.task.analysis import call_counts, kernel_calls, model_functions
-from fewtune.task.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
-from fewtune.tvm_compat.values import is_constant
+from fewtune.task.access import NotAffineError, evaluate, shape_of
+from fewtune.task.analysis import kernel_calls, model_functions
+from fewtune.tvm_compat.values import is_constant, known_array
 
+PREPROC = "meta_schedule.layout_rewrite_preproc"
+# Elements at which an axis-by-axis map is compared with the whole one.
+_SAMPLED = 64
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
 _REDUCTION = tvm.tirx.IterVar.CommReduce
+
+
+class LayoutError(Exception):
+    """A layout map loses weights, or is not supported; the message says which."""
+
+
+class _Digit(NamedTuple):
+    """A digit of an axis in a mixed radix, and its stride in the new layout."""
+
+    radix: int
+    stride: int
 
 
 def free_places(function: tvm.tirx.PrimFunc) -> list[int]:
@@ -158,6 +178,8 @@ def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     """Permute the weights of a scheduled model, and remove the permutations from its kernels.
 
+    TVM's own passes build a kernel for each weight and run it: 9 s for a network of 257.
+
     Parameters
     ----------
     scheduled : IRModule
@@ -168,117 +190,167 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     folded : IRModule
         The same model, with constants in the order in which its kernels read them.
     """
-    # The pass refuses kernels without blocks, such as a scatter, which permute nothing.
-    whole = {variable: f for variable, f in scheduled.functions_items() if not _is_bare(f)}
-    folded = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(whole, attrs=scheduled.attrs))
+    kept, laid_out = dict(scheduled.functions_items()), {}
     for variable, function in scheduled.functions_items():
-        if _is_bare(function):
-            folded[variable] = function
-    folded = _laid_out(folded, set(scheduled.functions))
-    # The permuting kernels, and the kernels before splitting, remain but are not called.
-    needed = {*model_functions(folded), *call_counts(folded)}
-    # Splitting a kernel loses the mark, which says what may be prefetched.
-    marks = {
-        variable.name_hint + PREPACKED: function.attrs[FREE]
-        for variable, function in scheduled.functions_items()
-        if isinstance(function, tvm.tirx.PrimFunc) and FREE in (function.attrs or {})
+        alone = tvm.IRModule({"main": function})
+        if isinstance(function, tvm.tirx.PrimFunc) and (blocks := layout_blocks(alone)):
+            laid_out[variable.name_hint] = without_layout_block(alone)["main"], blocks
+            del kept[variable]
+    # A call needs its kernel's type, which a builder knows.
+    builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=scheduled.attrs))
+    calls = {
+        name: (builder.add_func(kernel.with_attr("global_symbol", name), name), blocks)
+        for name, (kernel, blocks) in laid_out.items()
     }
-    functions = {}
-    for variable, function in folded.functions_items():
-        name = variable.name_hint
-        if name in needed:
-            functions[variable] = (
-                function.with_attr(FREE, marks[name]) if name in marks else function
-            )
-    return tvm.IRModule(functions, attrs=folded.attrs)
+    folding = _Folding(calls)
+    for name in model_functions(scheduled):
+        changed = folding.visit_expr(scheduled[name])
+        builder.update_func(scheduled.get_global_var(name), changed)
+    return builder.get()
 
 
-def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
-    """Replace the calls of kernels that permute weights by their results.
+@relax.expr_functor.mutator
+class _Folding(relax.PyExprMutator):
+    """Calls other kernels, with weights laid out by the blocks of `layout_blocks`."""
 
-    TVM's ``FoldConstant`` does the same, and builds the kernel anew for each weight: 9 s for a
-    network of 257. NumPy needs no kernel.
+    def __init__(self, calls: dict[str, tuple[tvm.ir.GlobalVar, dict[int, Any]]]) -> None:
+        super().__init__()
+        self._calls = calls
 
-    Parameters
-    ----------
-    split : IRModule
-    kept : set of GlobalVar
-        The functions that existed before kernels were split.
-    """
-    for name in model_functions(split):
-        main = split[name]
-        laid_out = {
-            binding.var: _permuted(split, binding.value)
-            for block in main.body.blocks
-            for binding in block.bindings
-            if _permutes(binding.value, kept)
-        }
-        if laid_out:
-            _replace(split, name, laid_out)
-    return split
-
-
-def _permuted(split: tvm.IRModule, call: relax.Call) -> relax.Constant:
-    """The result of a call that permutes a weight."""
-    given = call.args[1].fields[0].value
-    into = np.empty([int(extent) for extent in call.ty_args[0].shape], str(given.dtype))
-    blocks = [block for block in _blocks(split[call.args[0]]) if len(block.iter_vars)]
-    if len(blocks) != 1:
-        raise LayoutError("the layout of its weights takes several steps")
-    lay_out(blocks[0], given.numpy(), into)
-    return relax.const(into)
-
-
-def _replace(split: tvm.IRModule, name: str, laid_out: dict[relax.Expr, relax.Expr]) -> None:
-    """Replace variables of one function by constants."""
-    main, builder, blocks = split[name], relax.BlockBuilder(split), []
-    for block in main.body.blocks:
-        rest = [
-            relax.VarBinding(binding.var, builder.normalize(_with(binding.value, laid_out)))
-            for binding in block.bindings
-            if binding.var not in laid_out
-        ]
-        blocks.append(type(block)(rest))
-    body = relax.SeqExpr(blocks, main.body.body)
-    changed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    split.update_func(split.get_global_var(name), changed)
-
-
-def _permutes(value: relax.Expr, kept: set[tvm.ir.GlobalVar]) -> bool:
-    """Whether this is a call of a kernel that was split off, with a constant."""
-    if not isinstance(value, relax.Call) or not value.args or value.args[0] in kept:
-        return False
-    if not isinstance(value.args[0], tvm.ir.GlobalVar):
-        return False
-    given = list(value.args[1].fields)
-    return len(given) == 1 and is_constant(given[0])
-
-
-def _with(value: relax.Expr, laid_out: dict[relax.Expr, relax.Expr]) -> relax.Expr:
-    """A call of a kernel with its weights laid out."""
-    if not isinstance(value, relax.Call) or len(value.args) < _ORDERED_AXES:
-        return value
-    fields = getattr(value.args[1], "fields", ())
-    if not any(field in laid_out for field in fields):
-        return value
-    arguments = relax.Tuple([laid_out.get(field, field) for field in fields])
-    return relax.Call(
-        value.op, [value.args[0], arguments, *value.args[2:]], value.attrs, value.ty_args
-    )
-
-
-def _is_bare(function: tvm.ir.BaseFunc) -> bool:
-    """Whether a kernel has only the outermost block."""
-    if not isinstance(function, tvm.tirx.PrimFunc):
-        return False
-    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}), debug_mask="none")
-    try:
-        return not schedule.get_child_blocks(schedule.get_sblock("root"))
-    except tvm.s_tir.ScheduleError:
-        return True
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Lay out the weights of a kernel's call."""
+        callee = call.args[0] if call.args else None
+        if not isinstance(callee, tvm.ir.GlobalVar) or callee.name_hint not in self._calls:
+            return super().visit_call_(call)
+        kernel, blocks = self._calls[callee.name_hint]
+        arguments = [self.visit_expr(each) for each in call.args[1].fields]
+        for place, block in blocks.items():
+            weights = known_array(arguments[place])
+            into = np.empty(shape_of(block.body.buffer), weights.dtype)
+            lay_out(block, weights, into)
+            arguments[place] = relax.const(into)
+        given = [kernel, relax.Tuple(arguments), *call.args[2:]]
+        return relax.Call(call.op, given, call.attrs, call.ty_args)
 
 
 def _is_weight(value: relax.Expr) -> bool:
     if not is_constant(value):
         return False
     return sum(extent > 1 for extent in value.value.shape) >= _ORDERED_AXES
+
+
+def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
+    """The blocks of a scheduled kernel that rewrite layouts, by number of the argument."""
+    function = module["main"]
+    found: dict[int, Any] = {}
+
+    def take(block: Any) -> None:
+        if PREPROC not in (block.annotations or {}):
+            return
+        for place, parameter in enumerate(function.params):
+            if any(region.source.same_as(parameter) for region in block.reads):
+                found[place] = block
+
+    tvm_ffi.structural_walk(function.body, (tvm.s_tir.SBlock, take))
+    return found
+
+
+def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
+    """Copy weights into the layout that a block of `layout_blocks` defines.
+
+    `LayoutError` if two weights have the same address, or the block does something else than copy.
+    """
+    store = block.body
+    variables = [axis.var for axis in block.iter_vars]
+    extents = [int(axis.dom.extent) for axis in block.iter_vars]
+    if not _is_copy(getattr(store, "value", None), variables, extents):
+        raise LayoutError("the layout of its weights is no mere copy")
+
+    def address(values: Sequence[Any]) -> Any:
+        """The flat address of elements in the new layout."""
+        given = dict(zip(variables, values, strict=True))
+        flat: Any = 0
+        for index, size in zip(store.indices, shape, strict=True):
+            flat = flat * size + evaluate(index, given)
+        return flat
+
+    try:
+        shape = shape_of(store.buffer)
+        if prod(shape) != weights.size:
+            raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
+        # Addresses along each axis, with all other indices at zero.
+        tables = []
+        for axis, extent in enumerate(extents):
+            along = address([np.arange(extent) if n == axis else 0 for n in range(len(extents))])
+            tables.append(np.broadcast_to(along, (extent,)))
+        digits = [_digits(table) for table in tables]
+        if all(each is not None for each in digits) and _adds_up(address, tables):
+            _transpose(weights, digits, into)  # type: ignore[arg-type]
+        else:
+            grid = np.meshgrid(*map(np.arange, extents), indexing="ij", sparse=True)
+            _scatter(weights, np.broadcast_to(address(grid), extents), into)
+    except NotAffineError as fault:
+        raise LayoutError(f"the layout of its weights is not known: {fault}") from None
+
+
+def _is_copy(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:
+    """Whether a value is read from a buffer at the block's own indices."""
+    if type(load).__name__ != "TensorLoad" or len(load.indices) != len(variables):
+        return False
+    return all(
+        index.same_as(variable) or (extent == 1 and type(index).__name__ == "IntImm")
+        for index, variable, extent in zip(load.indices, variables, extents, strict=True)
+    )
+
+
+def _adds_up(address: Callable[[Sequence[Any]], Any], tables: Sequence[np.ndarray]) -> bool:
+    """Whether an address is the sum of its axes' addresses; some random elements are tried."""
+    random = np.random.default_rng(0)
+    values = [random.integers(0, len(table), _SAMPLED) for table in tables]
+    for value, table in zip(values, tables, strict=True):
+        value[0], value[-1] = 0, len(table) - 1
+    added = np.sum([table[value] for value, table in zip(values, tables, strict=True)], axis=0)
+    return bool(np.array_equal(np.broadcast_to(address(values), added.shape), added))
+
+
+def _digits(table: np.ndarray) -> list[_Digit] | None:
+    """The digits of an axis, most significant first; None if there are no such digits."""
+    extent, unit, found = len(table), 1, []
+    while unit < extent:
+        stride, rest = int(table[unit]), extent // unit
+        steps = table[::unit]
+        broken = np.flatnonzero(steps != stride * np.arange(len(steps)))
+        radix = int(broken[0]) if len(broken) else rest
+        while radix > 1 and rest % radix:
+            radix -= 1
+        if radix < 2 or rest * unit != extent:
+            return None
+        found.append(_Digit(radix, stride))
+        unit *= radix
+    places, unit = np.zeros(extent, dtype=np.int64), 1
+    for digit in found:
+        places += np.arange(extent) // unit % digit.radix * digit.stride
+        unit *= digit.radix
+    return found[::-1] if np.array_equal(places, table) else None
+
+
+def _transpose(weights: np.ndarray, digits: Sequence[Sequence[_Digit]], into: np.ndarray) -> None:
+    flat = [digit for axis in digits for digit in axis]
+    order = sorted(range(len(flat)), key=lambda place: -flat[place].stride)
+    packed = 1
+    for place in reversed(order):
+        if flat[place].stride != packed:
+            raise LayoutError("its layout puts several weights in one place")
+        packed *= flat[place].radix
+    split = weights.reshape([digit.radix for digit in flat])
+    np.copyto(into.reshape([flat[place].radix for place in order]), split.transpose(order))
+
+
+def _scatter(weights: np.ndarray, places: np.ndarray, into: np.ndarray) -> None:
+    if places.min() < 0 or places.max() >= weights.size:
+        raise LayoutError("its layout puts weights outside of their buffer")
+    is_taken = np.zeros(weights.size, dtype=bool)
+    is_taken[places.reshape(-1)] = True
+    if not is_taken.all():
+        raise LayoutError("its layout puts several weights in one place")
+    into.reshape(-1)[places.reshape(-1)] = weights.reshape(-1)

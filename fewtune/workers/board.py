@@ -26,8 +26,7 @@ from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of, without_checks
 from fewtune.schedule_check.check import Checker
-from fewtune.task.layout_maps import PREPROC
-from fewtune.task.weight_layout import free_places
+from fewtune.task.weight_layout import PREPROC, free_places
 from fewtune.timing.timer import BuiltKernel, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from fewtune.workers.worker import Worker, resident_bytes

@@ -21,8 +21,7 @@ import numpy as np
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
 from fewtune.runtime.tvm import build, module_of, set_threads, tvm, without_checks
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
-from fewtune.task.layout_maps import PREPROC
-from fewtune.task.weight_layout import free_places
+from fewtune.task.weight_layout import PREPROC, free_places
 from fewtune.timing.cache_state import parallel_axis
 from fewtune.timing.timer import BuiltKernel, Measured, Race, Specs, Timer
 from fewtune.workers.kernel_build import KernelMaker, argument_shapes, as_in_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
 from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.model.registration import name_of
-from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport, PastTunings
+from fewtune.model_check.report import CheckJob, CheckReport, PastTunings
 from fewtune.pipelines.checkout.project import find_root, root_if_any, turn
 from fewtune.pipelines.commands.given import given_inputs
 from fewtune.pipelines.commands.show import say, shown, tell
 from fewtune.process.apart import run_apart
 from fewtune.process.contexts import without_gc
+from fewtune.progress.progress import Steps
 from fewtune.stages.params import load_all
 from fewtune.stages.paths import Places
 
@@ -82,7 +83,10 @@ def _checked(options: argparse.Namespace, given: dict[str, Any], root: Path | No
     try:
         own = _of_checkout(Places(root)) if root is not None else {}
         job = _Check(model=source, name=name, seed=options.seed, **given, **own)
-        return CheckReport.from_json(run_apart(job))
+        with Steps("check", sys.stderr) as tell:
+            return CheckReport.model_validate(
+                run_apart(job, tell=tell if sys.stderr.isatty() else None)
+            )
     except FewtuneError as error:
         return CheckReport(
             ok=False, reason=one_line(error), exit_code=error.exit_code, model=str(source)
@@ -127,7 +131,7 @@ def _past_tunings(places: Places, trials: int) -> PastTunings | None:
         seconds += shared.sharing_s + tuned.tuning_s
         task_trials += (len(shared.tasks) + len(tuned.tasks)) * trials
         runs += 1
-    return PastTunings(seconds, task_trials, runs) if runs else None
+    return PastTunings(seconds=seconds, task_trials=task_trials, runs=runs) if runs else None
 
 
 def compile(options: argparse.Namespace) -> int:

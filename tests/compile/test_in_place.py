@@ -8,16 +8,15 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.artifacts import CompileReport
-from fewtune.compile.compile import LIBRARY, TunedParts, compile_model, verify
-from fewtune.compile.concatenations import concatenations
-from fewtune.compile.in_place import write_in_place
+from fewtune.compile.compile import LIBRARY, compile_model, verify
+from fewtune.compile.in_place import concatenations, write_in_place
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
 from fewtune.storage.database import write_database
-from fewtune.task.extract import extract_tasks
+from fewtune.task.extract import extract_tasks, write_tasks
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
 from tests.made.compiled import lowered, scheduled
@@ -157,18 +156,16 @@ def test_concatenations_are_recognised_by_what_they_compute():
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
 def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
     imported(network(ENDED), tmp_path)
-    target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
+    target = tuned_tiny.target()
     module = read_lowered(tmp_path / "import")
+    write_tasks(extract_tasks(module), "tiny", "", tmp_path / "tasks")
     log, directory = tmp_path / "share", tmp_path / "compile"
     log.mkdir()
     directory.mkdir()
     write_database(log, {}, {}, target)
-    report = compile_model(
-        TunedParts("tiny", "selective", module, extract_tasks(module), tmp_path / "import", log),
-        fingerprint,
-        CompileOptions(in_place=in_place),
-        directory,
-    )
+    job = tuned_tiny.compile_job(log, directory, CompileOptions(in_place=in_place))
+    own = {"imported": tmp_path / "import", "tasks": tmp_path / "tasks"}
+    report = compile_model(job.model_copy(update=own))
     (name,) = concatenations(module)
     assert report.in_place == ({name: left_out} if left_out else {})
     assert CompileReport.read(directory) == report

@@ -9,8 +9,7 @@ import pytest
 from onnx import helper
 
 from fewtune.model_check.check import check_here
-from fewtune.model_check.job import CheckJob
-from fewtune.model_check.report import CheckReport
+from fewtune.model_check.report import CheckJob, CheckReport
 from fewtune.pipelines.cli import main
 from tests import tiny_models
 from tests.made.onnx_text import model_of
@@ -20,7 +19,8 @@ pytestmark = pytest.mark.slow
 
 def check(path: Path, *shapes: dict, **given: object) -> CheckReport:
     """As `fewtune.check`, but in this process, which has TVM loaded."""
-    return CheckReport.from_json(check_here(CheckJob(model=path, shapes=dict(*shapes), **given)))
+    job = CheckJob(model=path, shapes=dict(*shapes), **given)
+    return CheckReport.model_validate(check_here(job))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

@@ -12,8 +12,7 @@ from fewtune.artifacts import LogInfo, PredictReport, TuneReport
 from fewtune.bank.bank import BankReport
 from fewtune.bank.build import build_bank
 from fewtune.bank.options import BankOptions
-from fewtune.compile.compile import TunedParts, compile_model
-from fewtune.compile.options import CompileOptions
+from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
 from fewtune.options import TuneOptions
 from fewtune.prediction.options import PredictOptions
@@ -64,19 +63,7 @@ def test_a_library_of_what_was_predicted_verifies(tmp_path):
     convolutions = {task.info.name for task in tuned_tiny.convolutions().values()}
     assert {told[name] for name in convolutions} == {"predicted"}
     assert all(line.promising for line in report.tasks if line.status == "predicted")
-    compiled = compile_model(
-        TunedParts(
-            tuned_tiny.NAME,
-            "selective",
-            tuned_tiny.lowered(),
-            tuned_tiny.tasks(),
-            tuned_tiny.imported(),
-            tuned_tiny.predicted(),
-        ),
-        tuned_tiny.fingerprint(),
-        CompileOptions(),
-        tmp_path,
-    )
+    compiled = compile_model(tuned_tiny.compile_job(tuned_tiny.predicted(), tmp_path))
     assert compiled.allowances <= 1
     assert compiled.scheduled_from_log >= len(convolutions)
     assert compiled.left_out == compiled.replaced == []

@@ -1,8 +1,10 @@
 """The live view on a terminal, and plain lines elsewhere."""
 
 import io
+import time
 
-from fewtune.progress.progress import Progress, Snapshot
+from fewtune.process.apart import Note
+from fewtune.progress.progress import Progress, Snapshot, Steps
 
 
 class Terminal(io.StringIO):
@@ -61,3 +63,22 @@ def test_a_terminal_gets_a_table_with_the_task_at_work_last():
     assert shown.rstrip().endswith("a line [that] stays")
     # Whatever ends the run now, the terminal has its cursor.
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_a_log_says_which_step_is_under_way_and_since_when():
+    log = io.StringIO()
+    with Steps("import", log) as tell:
+        tell(Note("reading the file", since=time.time()))
+        tell(Note("lowering the graph", since=1.0))
+        tell(Note("lowering the graph", since=1.0))
+    (line,) = log.getvalue().splitlines()
+    assert line.startswith("import: lowering the graph since ")
+
+
+def test_a_terminal_has_one_line_for_steps_and_loses_it_at_the_end():
+    terminal = Terminal()
+    with Steps("import", terminal) as tell:
+        tell(Note("importing the graph", "operator Conv", since=time.time() - 5))
+        assert "importing the graph, at operator Conv" in terminal.getvalue()
+    assert "\n" not in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")

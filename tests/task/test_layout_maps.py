@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import tvm
-from fewtune.task.layout_maps import LayoutError, lay_out, layout_blocks
+from fewtune.task.weight_layout import LayoutError, lay_out, layout_blocks
 
 
 def schedule(store: str, shape: str) -> tvm.IRModule:

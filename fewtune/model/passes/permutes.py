@@ -6,6 +6,7 @@ undo the one before, or keep the order of the axes. Each would copy a whole tens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ _IN_NUMPY = frozenset(
 
 def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
     """A Relax module without permutations that keep the order of axes, or undo the one before."""
-    from tvm.relax.dpl import is_op, rewrite_call, wildcard
+    from tvm.relax.dpl import is_op, wildcard
 
     given = wildcard()
     inner = is_op("relax.permute_dims")(given)
@@ -34,13 +35,7 @@ def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
         first, second = (_order(found[each]) for each in (inner, outer))
         return found[given] if _is_identity([first[axis] for axis in second]) else call
 
-    functions = {}
-    for variable, function in module.functions_items():
-        functions[variable] = function
-        if isinstance(function, relax.Function):
-            without = rewrite_call(outer, paired, function)
-            functions[variable] = rewrite_call(inner, alone, without)
-    return tvm.IRModule(functions, attrs=module.attrs)
+    return _rewritten(_rewritten(module, outer, paired), inner, alone)
 
 
 def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
@@ -48,7 +43,7 @@ def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
 
     ``FoldConstant`` does the same, but builds and loads a kernel for each of them.
     """
-    from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
+    from tvm.relax.dpl import is_const, is_op, wildcard
 
     constant = is_const()
     # One pattern: after another `rewrite_call`, TVM 0.27 has what the first one replaced again.
@@ -65,8 +60,14 @@ def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
         array = array.reshape([int(extent) for extent in extents])
         return relax.const(np.ascontiguousarray(array), given.dtype)
 
+    return _rewritten(module, either, moved)
+
+
+def _rewritten(module: tvm.IRModule, pattern: Any, made: Callable[..., Any]) -> tvm.IRModule:
+    from tvm.relax.dpl import rewrite_call
+
     functions = {
-        variable: rewrite_call(either, moved, each) if isinstance(each, relax.Function) else each
+        variable: rewrite_call(pattern, made, each) if isinstance(each, relax.Function) else each
         for variable, each in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.model.passes.padding import injective
-from fewtune.model.passes.relax_calls import Legalizer, has_float32_weights
-from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.model.passes.relax_calls import Legalizer, extents_of, has_float32_weights
+from fewtune.runtime.tvm import relax, te
 
 OPERATOR = "relax.nn.conv2d_transpose"
 _KERNEL_LAYOUT = "IOHW"
@@ -115,14 +115,11 @@ def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
     """
     if not has_float32_weights(call):
         return None
-    shapes = [_extents(each.ty.shape) for each in (*call.args, call)]
+    given, (_, _, *kernel), result = map(extents_of, (*call.args, call))
     attributes = call.attrs
     layout = str(attributes.data_layout)
     plain = [str(attributes.kernel_layout), str(attributes.out_layout)] == [_KERNEL_LAYOUT, layout]
-    if None in shapes or not plain:
-        return None
-    given, (_, _, *kernel), result = (each or [] for each in shapes)
-    if any(int(each) != 1 for each in (attributes.groups, *attributes.dilation)):
+    if not plain or any(int(each) != 1 for each in (attributes.groups, *attributes.dilation)):
         return None
     rows, columns = (
         Axis(
@@ -138,12 +135,6 @@ def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
     # Negative padding: the input would have to be cut.
     is_whole = min(*rows.padding, *columns.padding) >= 0
     return (rows, columns) if is_whole else None
-
-
-def _extents(shape: Any) -> list[int] | None:
-    extents = list(getattr(shape, "values", [None]))
-    is_known = all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
-    return [int(extent) for extent in extents] if is_known else None
 
 
 def phase_kernels(weights: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
@@ -164,8 +155,7 @@ def _in_place(
     builder: relax.BlockBuilder, call: relax.Call, convolved: relax.Expr, rows: Axis, columns: Axis
 ) -> relax.Call:
     """Move the channels of a convolution with the filters of all phases to their places."""
-    shape = _extents(call.ty.shape)
-    assert shape is not None
+    shape = extents_of(call)
     filters = shape[3]
 
     def place(given: te.Tensor) -> te.Tensor:

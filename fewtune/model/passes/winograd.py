@@ -347,10 +347,11 @@ def best_tile(convolution: Convolution) -> int:
 
 def added_bytes(convolution: Convolution, m: int) -> int:
     """Bytes of a convolution's transformed weights beyond those of its plain weights."""
-    channels = convolution.shape[3]
-    places = (m + KERNEL - 1) ** 2 * convolution.padded_filters if m else 0
-    plain = KERNEL**2 * convolution.filters
-    return FLOAT32_BYTES * channels * (places - plain) if m else 0
+    if not m:
+        return 0
+    transformed = (m + KERNEL - 1) ** 2 * convolution.padded_filters
+    added = transformed - KERNEL**2 * convolution.filters
+    return FLOAT32_BYTES * convolution.shape[3] * added
 
 
 def tiles_within(counts: Mapping[Convolution, int], most_bytes: float) -> dict[Convolution, int]:
@@ -388,18 +389,13 @@ class Winograd:
 
     Parameters
     ----------
-    tile_of : callable
-        Gives the tile ``m`` for a convolution; 0 for direct convolution.
     most_bytes : float
         That transformed weights may add to the library.
     """
 
-    def __init__(
-        self,
-        tile_of: Callable[[Convolution], int] = best_tile,
-        most_bytes: float = math.inf,
-    ) -> None:
-        self._tile_of, self._most_bytes = tile_of, most_bytes
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        self._room = most_bytes
+        self._planned: dict[Convolution, int] = {}
         self.chosen: list[tuple[Convolution, int]] = []
         # Convolutions with a smaller tile than the best, or none.
         self.reduced = 0
@@ -416,8 +412,6 @@ class Winograd:
 
     def plan(self, module: tvm.IRModule, traits: CpuTraits | None) -> None:
         """Choose the tiles of all convolutions of a module within the bytes that they may add."""
-        if self._most_bytes == math.inf:
-            return
         counts: Counter[Convolution] = Counter()
 
         def count(value: relax.Expr) -> None:
@@ -426,29 +420,26 @@ class Winograd:
                 counts.update([] if found is None else [found])
 
         relax.analysis.post_order_visit(module["main"], count)
-        tiles = tiles_within(counts, self._most_bytes)
-        self.reduced = sum(counts[each] for each, m in tiles.items() if m != best_tile(each))
-        added = sum(added_bytes(*each) * counts[each[0]] for each in tiles.items())
-        room = self._most_bytes - added
+        self._planned = self._tiles(counts)
+        self.reduced = sum(counts[c] for c, m in self._planned.items() if m != best_tile(c))
 
-        def tile_of(convolution: Convolution) -> int:
-            nonlocal room
-            if convolution in tiles:
-                return tiles[convolution]
-            # Another legalizer made it.
-            m = tiles_within({convolution: 1}, room)[convolution]
-            room -= added_bytes(convolution, m)
-            return m
-
-        self._tile_of = tile_of
+    def _tiles(self, counts: Mapping[Convolution, int]) -> dict[Convolution, int]:
+        tiles = tiles_within(counts, self._room)
+        self._room -= sum(added_bytes(each, tiles[each]) * counts[each] for each in counts)
+        return tiles
 
     def convolutions(self, traits: CpuTraits | None, fallback: Legalizer) -> Legalizer:
         """A legalizer of ``relax.nn.conv2d``; ``fallback`` legalizes direct convolutions."""
 
         def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             convolution = _transformable(call, traits)
-            m = 0 if convolution is None else self._tile_of(convolution)
-            if convolution is None or not m:
+            if convolution is None:
+                return fallback(builder, call)
+            m = self._planned.get(convolution)
+            if m is None:
+                # Another legalizer made it.
+                m = self._tiles({convolution: 1})[convolution]
+            if not m:
                 return fallback(builder, call)
             self.chosen.append((convolution, m))
             return _by_transforms(builder, call, convolution, m)
