@@ -21,11 +21,8 @@ from fewtune.process.child_python import is_asked_to_end
 from fewtune.process.ending import VERBOSE, exit_code, show_logs
 from fewtune.process.starter import end_with_starter
 from fewtune.stages.params import PER_STRATEGY, load_section
-from fewtune.stages.paths import Places
+from fewtune.stages.paths import SEARCHING, Places
 from fewtune.util.files import whole_directory
-
-# Stages that a fleet's machines do.
-_ON_FLEET = ("tune", "share_schedules")
 
 
 class Stage:
@@ -67,7 +64,7 @@ class Stage:
         from fewtune.measure.device import device_of  # loads TVM, as not every stage does
 
         device = device_of(self.fingerprint)
-        if device.can.locks_itself and self.name in _ON_FLEET:
+        if device.can.locks_itself and self.name in SEARCHING:
             # Its machines hold their own devices, batch by batch.
             return nullcontext()
         strategy = f" ({self.strategy})" if self.strategy else ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# Stages that measure schedules: a fleet's machines may do them, and an interrupt ends them with the
+# best so far.
+SEARCHING = ("tune", "share_schedules")
+
 
 class Places:
     """The files and folders of one checkout.

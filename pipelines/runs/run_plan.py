@@ -32,7 +32,7 @@ from fewtune.process import warm
 from fewtune.process.child_python import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
-from fewtune.stages.paths import Places
+from fewtune.stages.paths import SEARCHING, Places
 from fewtune.util.files import remove_left
 
 # Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
@@ -248,7 +248,7 @@ class Run:
 @contextlib.contextmanager
 def _ends_early(stage: Stage) -> Iterator[None]:
     """Let the first interrupt end a stage that measures schedules with the best so far."""
-    if stage.result is None or stage.name.partition("@")[0] not in ("tune", "share_schedules"):
+    if stage.result is None or stage.name.partition("@")[0] not in SEARCHING:
         yield
         return
     named = f"end.{stage.result.model}.{stage.result.strategy}"
