@@ -13,8 +13,6 @@ from fewtune.process.contexts import SharedContext
 from fewtune.util.files import locked_directory, remove_left
 
 _PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"
-# Of the folder of a session in a process of its own, where no command is around it.
-SESSION_PREFIX = "fewtune-"
 
 # Removes the folder when standard input ends, which is when this process does, however it ends;
 # processes that a killed command leaves may still write there for a moment.
