@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 905,
     "machine": 575,
     "measure": 326,
-    "model": 3487,
+    "model": 3492,
     "model_check": 207,
     "prediction": 393,
     "onnx_graph": 4165,

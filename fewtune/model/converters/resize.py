@@ -30,7 +30,7 @@ _HALF = np.float32(0.5)
 _SNAPPED_ULPS = 2
 _TVM_METHODS = {"nearest": "nearest_neighbor"}
 # Attributes that have one supported value.
-_ONLY = {"exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
+_ONLY = {"exclude_outside": 0}
 # onnxruntime weighs bytes by integers of so many fractional bits, and rounds after each axis.
 _BYTE_BITS = 22
 
@@ -218,6 +218,11 @@ def _lines(
     elif sizes is not None:
         outs = [int(size) for size in sizes]
         factors = [_ratio(shape[a], out) for a, out in zip(axes, outs, strict=True)]
+        kept = {"not_larger": min, "not_smaller": max}
+        policy = text_attribute(attributes, "keep_aspect_ratio_policy", "stretch")
+        if policy in kept:
+            factors = [kept[policy](factors)] * len(factors)
+            outs = [int(np.floor(f * shape[a] + 0.5)) for f, a in zip(factors, axes, strict=True)]
     else:
         raise _refused(attributes, "it has neither scales nor sizes")
     lines = [

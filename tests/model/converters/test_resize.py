@@ -85,6 +85,7 @@ def test_weights_are_onnxruntimes(coordinates, mode):
         ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
         ([1, 2, 37, 50], {"sizes": [1, 2, 11, 70], "mode": "cubic", "antialias": 1}),
         ([2, 37, 50], {"scales": [1, 0.3, 0.45], "mode": "linear", "antialias": 1}),
+        ([20, 30], {"sizes": [10, 10], "keep_aspect_ratio_policy": "not_smaller"}),
     ],
 )
 def test_a_compiled_resize_is_right(shape, given):
