@@ -21,8 +21,9 @@ from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model_check.report import too_few
 from fewtune.options import PREDICT
-from fewtune.process.child_python import TVM, ending_early
+from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
+from fewtune.process.early_end import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Snapshot, heard_by

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Stages that measure schedules: a fleet's machines may do them, and an interrupt ends them with the
-# best so far.
+# Stages that a fleet's machines may do.
 SEARCHING = ("tune", "share_schedules")
 
 

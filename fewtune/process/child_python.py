@@ -5,7 +5,6 @@ The warm process starts them, if there is one.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import shutil
@@ -13,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -25,10 +24,6 @@ CHILD_PYTHON = "FEWTUNE_PYTHON"
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
 # The module that loads TVM.
 TVM = "fewtune.runtime.tvm"
-# Names a file; once it is there, sessions end with what they have.
-END_FILE = "FEWTUNE_END_FILE"
-# The files of this process's own blocks of `ending_early`: what it started does not ask.
-_asking: list[Path] = []
 _PR_SET_PDEATHSIG = 1
 # A terminal sends the first to all processes of a command; the others are sent to one process.
 _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -117,33 +112,6 @@ def end_by_interrupts_while_loading(package: str) -> None:
         program = sys.orig_argv[sys.orig_argv.index("-m") + 1]
         if program.startswith(f"{package}."):
             end_by_interrupts()
-
-
-@contextlib.contextmanager
-def ending_early(file: Path) -> Iterator[None]:
-    """Let this process ask sessions to end with what they have while the block runs."""
-    os.environ[END_FILE] = str(file)
-    _asking.append(file)
-    try:
-        yield
-    finally:
-        _asking.remove(file)
-        os.environ.pop(END_FILE, None)
-
-
-def ask_to_end() -> bool:
-    """Ask sessions to end with what they have; False if none can, or they were asked before."""
-    if not _asking or is_asked_to_end():
-        return False
-    _asking[-1].touch()
-    print("fewtune: ending with the best so far; interrupt again to end at once", file=sys.stderr)
-    return True
-
-
-def is_asked_to_end() -> bool:
-    """Whether sessions are to end with what they have."""
-    named = os.environ.get(END_FILE, "")
-    return bool(named) and Path(named).exists()
 
 
 def interrupt_of(exit_code: int | None) -> KeyboardInterrupt | None:

@@ -19,7 +19,7 @@ from fewtune.errors import (
     disk_line,
     one_line,
 )
-from fewtune.process.child_python import ask_to_end
+from fewtune.process.early_end import ask_to_end
 from fewtune.process.temporary import own_temporary_folder
 
 # If it is set, stages print what the library logs.

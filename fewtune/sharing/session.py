@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fewtune.bank.bank import Bank
 from fewtune.options import TuneOptions
-from fewtune.process.child_python import is_asked_to_end
+from fewtune.process.early_end import is_asked_to_end
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace

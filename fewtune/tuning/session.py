@@ -17,7 +17,7 @@ from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.predictor.training_samples import Sampled
-from fewtune.process.child_python import is_asked_to_end
+from fewtune.process.early_end import is_asked_to_end, listen
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -260,6 +260,7 @@ class Session(JournaledRun):
             )
         if self.is_done():
             return self.state.stopped_by or "nothing_to_tune"
+        listen()
         stopped_by = self.search()
         self.conclude()
         learnt.keep(self.searches.sampled(), self.fingerprint)

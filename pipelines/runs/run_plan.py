@@ -29,10 +29,10 @@ from fewtune.pipelines.records.recorded import is_recorded
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.stage_process import Ending, run_stage
 from fewtune.process import warm
-from fewtune.process.child_python import ending_early
+from fewtune.process.early_end import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
-from fewtune.stages.paths import SEARCHING, Places
+from fewtune.stages.paths import Places
 from fewtune.util.files import remove_left
 
 # Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
@@ -189,7 +189,8 @@ class Run:
 
         log = Places(self._root).log(name)
         work = partial(run_stage, self._root, name, log, say, self._force)
-        with _ends_early(stage):
+        # The first interrupt while schedules are measured ends that with the best so far.
+        with ending_early(Path(tempfile.gettempdir()) / f"end {stage.result}"):
             ending = self._patiently(name, work)
         if not (ending.unchanged or stage.always):
             self._ran.add(name)
@@ -243,17 +244,6 @@ class Run:
                 self._away = ending
             return ending
         return Ending(0)
-
-
-@contextlib.contextmanager
-def _ends_early(stage: Stage) -> Iterator[None]:
-    """Let the first interrupt end a stage that measures schedules with the best so far."""
-    if stage.result is None or stage.name.partition("@")[0] not in SEARCHING:
-        yield
-        return
-    named = f"end.{stage.result.model}.{stage.result.strategy}"
-    with ending_early(Path(tempfile.gettempdir()) / named):
-        yield
 
 
 def _open_store(root: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fewtune.process.apart import JobFailedError
-from fewtune.process.child_python import ending_early
+from fewtune.process.early_end import ending_early, listen
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
 from fewtune.tuning.job import Work, Workplace
@@ -33,6 +33,7 @@ class Killed:
 
     def run(self, place: Workplace) -> None:
         place.journal.append({"kind": "start", "task": "conv"})
+        listen()
         os.kill(os.getpid(), self.number)
 
 
