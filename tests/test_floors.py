@@ -241,7 +241,7 @@ BUDGETS = {
     "compile": 792,
     "deploy": 939,
     "fleet": 501,
-    "loose": 905,
+    "loose": 906,
     "machine": 575,
     "measure": 326,
     "model": 3492,
@@ -249,11 +249,11 @@ BUDGETS = {
     "prediction": 393,
     "onnx_graph": 4165,
     "predictor": 852,
-    "process": 964,
+    "process": 971,
     "progress": 165,
     "report": 646,
     "research": 574,
-    "runtime": 970,
+    "runtime": 969,
     "schedule": 2076,
     "schedule_check": 497,
     "search": 705,
@@ -265,14 +265,14 @@ BUDGETS = {
     "task": 617,
     "timing": 348,
     "trial": 173,
-    "tuning": 1096,
+    "tuning": 1097,
     "tvm_compat": 368,
     "util": 294,
     "verify": 1264,
-    "workers": 686,
+    "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4025, ("benchmarks",): 5455, ("tests",): 17409}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4017, ("benchmarks",): 5455, ("tests",): 17382}
 
 
 def code_lines(path: Path) -> int:
