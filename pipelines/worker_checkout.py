@@ -28,7 +28,6 @@ def worker_checkout() -> dict[str, str]:
     InputError
         If there is no checkout.
     """
-    given = os.environ.get(CHECKOUT)
-    root = find_root(Path(given) if given else Path(__file__).parent)
+    root = find_root(Path(os.environ.get(CHECKOUT) or Path(__file__).parent))
     os.chdir(root)
     return {"directory": str(root)}

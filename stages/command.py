@@ -21,7 +21,7 @@ from fewtune.process.early_end import is_asked_to_end
 from fewtune.process.ending import VERBOSE, exit_code, show_logs
 from fewtune.process.starter import end_with_starter
 from fewtune.stages.params import PER_STRATEGY, load_section
-from fewtune.stages.paths import SEARCHING, Places
+from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory
 
 
@@ -64,8 +64,8 @@ class Stage:
         from fewtune.measure.device import device_of  # loads TVM, as not every stage does
 
         device = device_of(self.fingerprint)
-        if device.can.locks_itself and self.name in SEARCHING:
-            # Its machines hold their own devices, batch by batch.
+        # A fleet's machines hold their own devices, batch by batch.
+        if device.can.locks_itself and self.name in ("tune", "share_schedules"):
             return nullcontext()
         strategy = f" ({self.strategy})" if self.strategy else ""
         return device_lock(device.lock, f"{self.name} {self.model}{strategy}")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Stages that a fleet's machines may do.
-SEARCHING = ("tune", "share_schedules")
-
 
 class Places:
     """The files and folders of one checkout.

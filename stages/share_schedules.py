@@ -6,8 +6,7 @@ from collections import Counter
 
 from fewtune.artifacts import Selection, TuneReport
 from fewtune.measure.device import device_of
-from fewtune.model_check.report import FEW_TRIALS, PastTunings, estimate
-from fewtune.options import ShareOptions
+from fewtune.model_check.report import at_most_full
 from fewtune.sharing.share import share_schedules, take_predicted
 from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
@@ -31,7 +30,7 @@ def run(stage: Stage) -> None:
                 predicted,
                 places.tuned(*stage.of),
                 stage.fingerprint,
-                _at_most_full(stage.options, selection, tuned),
+                at_most_full(stage.options, selection, tuned),
                 *kept,
                 bank_directory=places.bank(stage.strategy),
                 model_directory=places.tasks(stage.model),
@@ -40,15 +39,6 @@ def run(stage: Stage) -> None:
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no task"
     stage.say(f"{ended}; {report.trials} trials in {report.sharing_s:.1f} s")
-
-
-def _at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport) -> ShareOptions:
-    """Options with the time of full tuning as their budget, where trials are few."""
-    if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
-        return options
-    past = PastTunings(seconds=tuned.tuning_s, task_trials=tuned.trials, runs=1)
-    full_s = estimate(len(selection.worth), tuned.trials_per_task, past).seconds
-    return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})
 
 
 if __name__ == "__main__":

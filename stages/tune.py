@@ -28,8 +28,7 @@ def run(stage: Stage) -> None:
         stage.say("nothing to search, schedules are known")
         return
     stage.say(f"{report.trials} trials in {report.tuning_s:.0f} s, stopped by {report.stopped_by}")
-    failures = failures_by_cause(report.tasks)
-    if failures:
+    if failures := failures_by_cause(report.tasks):
         counts = ", ".join(f"{cause} {count}" for cause, count in failures.items())
         stage.say(f"failed candidates: {counts}")
     for task in report.tasks:

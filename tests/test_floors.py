@@ -245,7 +245,7 @@ BUDGETS = {
     "machine": 575,
     "measure": 326,
     "model": 3492,
-    "model_check": 207,
+    "model_check": 214,
     "prediction": 393,
     "onnx_graph": 4165,
     "predictor": 852,
@@ -260,7 +260,7 @@ BUDGETS = {
     "selection": 432,
     "sharing": 864,
     "similarity": 129,
-    "steps": 304,
+    "steps": 306,
     "storage": 378,
     "task": 617,
     "timing": 348,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4017, ("benchmarks",): 5455, ("tests",): 17382}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4000, ("benchmarks",): 5455, ("tests",): 17382}
 
 
 def code_lines(path: Path) -> int:

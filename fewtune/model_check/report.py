@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import Field
 
-from fewtune.artifacts import Part, TensorSpec, UnsupportedNode
+from fewtune.artifacts import Part, Selection, TensorSpec, TuneReport, UnsupportedNode
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.model.import_options import ImportOptions
+from fewtune.options import ShareOptions
 from fewtune.process.apart import Job
 from fewtune.selection.options import SelectOptions
 
@@ -223,3 +224,12 @@ class CheckReport(Part):
             seconds = f"{self.estimate.seconds:.0f} s"
             text.append(f"  tuning takes about {seconds} ({self.estimate.rule})")
         return text
+
+
+def at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport) -> ShareOptions:
+    """Options with the time of full tuning as their budget, where trials are few."""
+    if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
+        return options
+    past = PastTunings(seconds=tuned.tuning_s, task_trials=tuned.trials, runs=1)
+    full_s = estimate(len(selection.worth), tuned.trials_per_task, past).seconds
+    return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})

@@ -36,6 +36,7 @@ from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import ImportJob, import_apart, read_lowered
 from fewtune.model.import_options import ImportOptions
+from fewtune.model_check.report import at_most_full
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.process.early_end import is_asked_to_end
 from fewtune.progress.progress import Steps
@@ -268,7 +269,8 @@ def _tune(run: Run, scratch: Path) -> None:
 @_step("share_schedules", "share", "fingerprint build_bank extract_tasks predict select_tasks tune")
 def _share(run: Run, scratch: Path) -> None:
     tasks, selection = run.place("extract_tasks"), Selection.read(run.place("select_tasks"))
-    if TuneReport.read(run.place("tune")).is_predicted:
+    tuned = TuneReport.read(run.place("tune"))
+    if tuned.is_predicted:
         take_predicted(selection, run.place("predict"), scratch)
         return
     with run.measuring("share schedules of", by_fleet=True):
@@ -278,7 +280,7 @@ def _share(run: Run, scratch: Path) -> None:
             run.place("predict"),
             run.place("tune"),
             run.fingerprint,
-            run.options["share_schedules"],
+            at_most_full(run.options["share_schedules"], selection, tuned),
             run.journals / "share",
             scratch,
             bank_directory=run.place("build_bank"),

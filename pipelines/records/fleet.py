@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,6 @@ from fewtune.pipelines.records.watch import Watched, watch_table
 from fewtune.util.files import write_bytes, write_text
 
 PAGE, PICTURE = "fleet.md", "fleet.png"
-_COLUMNS = 3
 
 
 def fleet_markdown(watched: Sequence[Watched]) -> str:
@@ -28,11 +26,9 @@ def fleet_picture(watched: Sequence[Watched]) -> bytes:
     from matplotlib.figure import Figure
 
     models = list(dict.fromkeys(each.result.model for each in watched))
-    columns = min(_COLUMNS, len(models))
-    rows = math.ceil(len(models) / columns)
-    figure = Figure(figsize=(5 * columns, 3.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for panel, model in zip(panels, models, strict=False):
+    figure = Figure(figsize=(8, 3.2 * len(models)), layout="constrained")
+    panels = figure.subplots(len(models), squeeze=False).flatten()
+    for panel, model in zip(panels, models, strict=True):
         for each in (each for each in watched if each.result.model == model):
             found = each.latencies[::-1]
             ended = [run.info.end_time / 1000 for run in reversed(each.runs)]
@@ -53,8 +49,6 @@ def fleet_picture(watched: Sequence[Watched]) -> bytes:
         dates = panel.xaxis
         dates.set_major_formatter(ConciseDateFormatter(dates.get_major_locator()))
         panel.legend(fontsize="small")
-    for panel in panels[len(models) :]:
-        panel.set_axis_off()
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100, metadata={"Software": None})
     return stream.getvalue()

@@ -55,8 +55,7 @@ class TunedLibrary:
         """
         if isinstance(model_input, np.ndarray):
             model_input = {self._session.get_inputs()[0].name: model_input}
-        outputs = self._session.run(None, dict(model_input))
-        return dict(zip(self._outputs, outputs, strict=True))
+        return dict(zip(self._outputs, self._session.run(None, dict(model_input)), strict=True))
 
 
 def _load_pyfunc(path: str) -> TunedLibrary:
