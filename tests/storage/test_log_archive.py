@@ -89,7 +89,6 @@ def test_the_log_command(tmp_path, capsys):
     assert capsys.readouterr().out == f"{output}: 1 records of 1 workloads\n"
     for arguments, complaint in (
         ([log, "--output", str(output)], "is there already"),
-        ([log, "--output", str(tmp_path / "x"), "--best", "0"], "--best 0: give a number"),
         ([str(tmp_path), "--output", str(tmp_path / "x")], "holds no tuning log"),
     ):
         assert main(["log", *arguments]) == 2

@@ -1,11 +1,10 @@
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from fewtune.errors import InputError
 from tests.expanded_models import assert_same, expanded
-from tests.made.layers import GATES, layer, quantized_layer
+from tests.made.layers import GATES, layer
 
 
 @pytest.mark.slow
@@ -71,10 +70,3 @@ def test_all_steps_share_one_product_of_the_inputs():
 def test_too_many_steps_are_refused_by_name():
     with pytest.raises(InputError, match=r"LSTM node 'layer' has 3000 steps"):
         expanded(layer("LSTM", steps=3000)[0])
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
-@pytest.mark.parametrize("by_column", [False, True])
-def test_a_layer_quantises_the_input_of_each_product(kind, by_column):
-    zeros = (0, 0) if kind is np.int8 else (128, 128)
-    assert_same(*quantized_layer(kind, zeros, by_column=by_column, without="p", steps=5))
