@@ -17,12 +17,12 @@ from fewtune.pipelines.checkout import environment  # noqa: F401  (before Prefec
 
 # isort: split
 import httpx
-from prefect import flow, get_run_logger, task
+from prefect import State, flow, get_run_logger, task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.states import Cancelled, Completed, Failed
 
 from fewtune.errors import FAULT, FewtuneError, one_line
 from fewtune.pipelines.checkout.parameters import budgets, of_run

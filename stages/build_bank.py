@@ -12,12 +12,8 @@ def run(stage: Stage) -> None:
     with whole_directory(stage.places.bank(stage.strategy)) as directory:
         report = build_bank(stage.options, stage.fingerprint, directory)
     donations = sum(len(entry.donations) for entry in report.entries)
-    stage.say(
-        f"bank of {donations} schedules of {len(report.entries)} workloads "
-        f"from {len(report.sources)} logs"
-        if stage.options.logs is not None
-        else "no bank"
-    )
+    workloads, logs = len(report.entries), len(report.sources)
+    stage.say(f"bank of {donations} schedules of {workloads} workloads from {logs} logs")
 
 
 if __name__ == "__main__":

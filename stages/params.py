@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -110,7 +111,7 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return {**base, **both}
 
 
-def nested(values: dict[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by key path as a mapping of mappings."""
     found: dict[str, Any] = {}
     for key_path, value in values.items():

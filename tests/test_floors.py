@@ -258,7 +258,7 @@ BUDGETS = {
     "schedule_check": 497,
     "search": 705,
     "selection": 432,
-    "sharing": 864,
+    "sharing": 868,
     "similarity": 129,
     "steps": 306,
     "storage": 378,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4000, ("benchmarks",): 5455, ("tests",): 17382}
+FOLDER_BUDGETS = {("pipelines", "stages"): 4000, ("benchmarks",): 5455, ("tests",): 17374}
 
 
 def code_lines(path: Path) -> int:

@@ -109,8 +109,9 @@ class Sharing(Session):
             self._in_model.close()
         twins = [s for name, s in self.state.tasks.items() if name in self._twins and not s.crashed]
         entries = [self._of_twin(state) for state in twins if not state.gains]
-        if any(entries):
-            self._hold([each for each in entries if each.entry.keys], self._alone, "other shapes")
+        contested = [each for each in entries if each.proposals]
+        if contested:
+            self._hold(contested, self._alone, "other shapes")
 
     def search(self) -> str:
         """Hold rounds; return why there are no more."""
@@ -222,13 +223,13 @@ class Sharing(Session):
                     continue
         return found
 
-    def _donations(self, donor: str) -> list[Donation]:
+    def _donations(self, donor: str, most: int = _DONATED) -> list[Donation]:
         """The best schedules of a donor: of a task of this model, or of a bank."""
         state = self.state.tasks.get(donor)
         if state is None:
             return self.share_job.donations.get(donor, [])
         best = [each for each in state.ranked() if each.key != state.default_key]
-        return [donation_of(state.task.mod, each.trace) for each in best[:_DONATED]]
+        return [donation_of(state.task.mod, each.trace) for each in best[:most]]
 
     def _of_twin(self, state: TaskState) -> Entrant:
         """A task of another shape: what the largest shape's task like it has, and its start."""
@@ -236,12 +237,16 @@ class Sharing(Session):
         self.announce(state)
         search = self.searches.of(state)
         proposals: list[Proposal] = []
-        for donation in self._donations(twin)[:1]:
+        known = [] if state.start is None else known_points(search.space, [state.start])[0]
+        for donation in self._donations(twin, 1):
             try:
-                search.begin_from([fit(donation, search.space)])
-                proposals = search.next_batch(1)
+                point = fit(donation, search.space)
             except UnfitError:
                 continue
+            # What was predicted for the largest shape is what this one begins with.
+            if point not in known:
+                search.begin_from([point])
+                proposals = search.next_batch(1)
         keys = [] if state.start is None else [state.start.key]
         keys += [each.key for each in proposals]
         return Entrant(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))

@@ -79,12 +79,12 @@ def serve(options: argparse.Namespace) -> int:
 
     if options.cron is not None:
         _check_cron(options.cron)
-    found, deployments = read_deployments(root), []
+    found, deployments = read_deployments(root), list[Any]()
     for each in found:
         schedules = each.get("schedules") or []
         if options.cron is not None and schedules:
             schedules = [{"cron": options.cron}]
-        flow = load_flow_from_entrypoint(each["entrypoint"])
+        flow: Any = load_flow_from_entrypoint(each["entrypoint"])
         kind = EntrypointType.FILE_PATH if ":" in each["entrypoint"] else EntrypointType.MODULE_PATH
         deployment = flow.to_deployment(
             each["name"],

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, TensorSpec
 from fewtune.deploy.bundle import bundle
@@ -21,7 +22,7 @@ from fewtune.stages.paths import Places
 import mlflow.pyfunc
 import numpy as np
 from mlflow.models import Model, ModelSignature
-from mlflow.types import Schema
+from mlflow.types import ColSpec, Schema
 from mlflow.types import TensorSpec as SchemaTensor
 
 # Largest file of an input example: it is text, and a server's page shows it.
@@ -34,7 +35,7 @@ def save_model(
     result: Result,
     fingerprint: Fingerprint,
     folder: Path,
-    ids: Mapping[str, str] = MappingProxyType({}),
+    ids: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write a result to ``folder`` in MLflow's format, with signature and input example.
 
@@ -90,7 +91,7 @@ def save_model(
 
 def _schema(shapes: list[list[TensorSpec]]) -> Schema:
     """The tensors of every shape: -1 along the axes that differ."""
-    found = []
+    found: list[ColSpec | SchemaTensor] = []
     for same in zip(*shapes, strict=True):
         sizes = zip(*(tensor.shape for tensor in same), strict=True)
         shape = tuple(each[0] if len(set(each)) == 1 else -1 for each in sizes)

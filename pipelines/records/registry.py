@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.pipelines.dvc_repo.dag import Result
@@ -36,7 +37,7 @@ def register(
     client: MlflowClient,
     result: Result,
     report: BenchmarkReport,
-    ids: Mapping[str, str],
+    ids: Mapping[str, Any],
 ) -> str:
     """Make a recorded result a version of its model; move the aliases if it is the fastest.
 
@@ -95,7 +96,7 @@ def _holder(
     """The version with an alias and its record, if it is of this very model and not erased."""
     try:
         holder = client.get_model_version_by_alias(model, alias)
-        recorded = client.get_run(holder.run_id).data
+        recorded = client.get_run(str(holder.run_id)).data
     except MlflowException:
         return None
     return (holder, recorded) if is_same_model(recorded.params, parameters) else None

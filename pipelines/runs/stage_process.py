@@ -177,7 +177,7 @@ def _killed(code: int) -> tuple[int, str]:
     number = -code if code < 0 else code - _BY_SIGNAL
     if number not in set(signal.Signals):
         return FAULT, f"ended with code {code}"
-    known = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+    known: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
     known[signal.SIGKILL] = MachineError.exit_code
     return known.get(number, FAULT), f"{ending(-number)}; the same command goes on"
 

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -60,7 +60,7 @@ class Bars(Steps):
         text = line.removeprefix(f"{self._progress.tasks[0].fields['name']}: ")
         self._show("" if text.startswith(_DVCS) else text, **done)
 
-    def _show(self, line: str, **done: float) -> None:
+    def _show(self, line: str, **done: Any) -> None:
         if self._progress is not None:
             task = self._progress.tasks[0]
             self._progress.update(task.id, description=printable(line) or task.description, **done)
