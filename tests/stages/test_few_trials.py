@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fewtune.model_check.report import too_few
+from fewtune.model_check.report import at_most_full, too_few
 from fewtune.options import ShareOptions
-from fewtune.stages.share_schedules import _at_most_full
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ from fewtune.stages.share_schedules import _at_most_full
 def test_the_budget_is_full_tunings_time(method, trials, given_s, budget_s):
     selection = SimpleNamespace(method=method, worth=["task"] * 10)
     tuned = SimpleNamespace(trials_per_task=trials, trials=8, tuning_s=4.0)
-    found = _at_most_full(ShareOptions(budget_s=given_s), selection, tuned)
+    found = at_most_full(ShareOptions(budget_s=given_s), selection, tuned)
     assert found.budget_s == budget_s
 
 
