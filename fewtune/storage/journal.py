@@ -73,7 +73,7 @@ class Event(BaseModel):
     why: str = ""
     signal: str = ""
     stopped_by: str = ""
-    patience: list[float | None] | None = None
+    least_gain: FiniteFloat | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Event:

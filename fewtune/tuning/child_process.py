@@ -97,17 +97,14 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         try:
             while not _is_done(job):
                 pass
-        except Terminated:
-            raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             # The batch under way is lost, and all before it is kept.
-            if not ask_to_end():
+            if isinstance(interrupt, Terminated) or not ask_to_end():
                 raise
             with closing(Journal(path, work.header)) as journal:
                 journal.append({"kind": "finish", "stopped_by": "interrupted"})
-    journal = Journal(path, work.header)
-    journal.close()
-    return journal.events
+    with closing(Journal(path, work.header)) as journal:
+        return journal.events
 
 
 def _is_done(job: MeasuringJob) -> bool:
