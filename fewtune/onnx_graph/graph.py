@@ -125,11 +125,6 @@ def node_text(node: NodeProto) -> str:
     return f"the {operator} node without a name" + (f" that writes {output!r}" if output else "")
 
 
-def has_nested_graphs(model: ModelProto) -> bool:
-    """Whether a node has a nested graph, which may read any value of the graph around it."""
-    return any(True for node in model.graph.node for _ in nested_graphs(node))
-
-
 def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
     """Replace a model's nodes by these, which may be some of its own, in place."""
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]

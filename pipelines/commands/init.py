@@ -17,7 +17,6 @@ from fewtune.util.files import write_text
 
 # The files of fewtune's own checkout.
 _TEMPLATE = Path(__file__).parents[1] / "template"
-_README = "README.md"
 # A project has no code of the stages, which DVC could watch.
 _CODE = re.compile(r"( *deps:\n *- stages/\w+\.py\n(?! *- ))|( *- stages/\w+\.py\n)")
 _MODELS = re.compile(r"^models:   (.*\n)(- .*\n)+", re.MULTILINE)
