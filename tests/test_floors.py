@@ -247,8 +247,8 @@ BUDGETS = {
     "model": 3492,
     "model_check": 214,
     "prediction": 393,
-    "onnx_graph": 4165,
-    "predictor": 852,
+    "onnx_graph": 4163,
+    "predictor": 855,
     "process": 971,
     "progress": 165,
     "report": 646,
@@ -258,21 +258,21 @@ BUDGETS = {
     "schedule_check": 497,
     "search": 705,
     "selection": 432,
-    "sharing": 868,
+    "sharing": 861,
     "similarity": 129,
     "steps": 306,
     "storage": 378,
     "task": 617,
     "timing": 348,
     "trial": 173,
-    "tuning": 1097,
+    "tuning": 1094,
     "tvm_compat": 368,
     "util": 294,
     "verify": 1264,
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 4000, ("benchmarks",): 5455, ("tests",): 17374}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5455, ("tests",): 17373}
 
 
 def code_lines(path: Path) -> int:

@@ -27,9 +27,11 @@ from fewtune.predictor.pretrained import TaskSamples
 from fewtune.predictor.training_samples import Sampled, read_samples, write_samples
 from fewtune.runtime.kernel_store import cache_home, is_own
 
-# Sessions that are kept; trials of a task that are; the fewest that say anything; trials that a
-# prediction starts from, of each kind, the latest sessions' first.
-_MOST_FILES, _OF_A_TASK, _FEWEST, _MOST = 16, 48, 3, 1_500
+# Trials of a task that say anything.
+FEWEST = 3
+# Sessions that are kept; trials of a task that are; trials that a prediction starts from, of each
+# kind, the latest sessions' first.
+_MOST_FILES, _OF_A_TASK, _MOST = 16, 48, 1_500
 
 
 def keep(sampled: Sequence[Sampled], fingerprint: Fingerprint) -> None:
@@ -42,7 +44,7 @@ def keep(sampled: Sequence[Sampled], fingerprint: Fingerprint) -> None:
     fingerprint : Fingerprint
     """
     folder = _folder(fingerprint)
-    kept = [_sample(each) for each in sampled if len(each.samples.times_s) >= _FEWEST]
+    kept = [_sample(each) for each in sampled if len(each.samples.times_s) >= FEWEST]
     if folder is None or not kept:
         return
     tasks = "\n".join(sorted(each.shapes for each in kept))
@@ -81,19 +83,23 @@ def teach(predictor: Predictor | None, fingerprint: Fingerprint, own: Iterable[s
     return taught.total()
 
 
-def name_of(kind: str, workload: int) -> str:
-    """A task's name here: the data type of its products, and its module's structural hash."""
-    return f"{kind} {workload % 2**64:016x}"
+def name_of(kind: str, workload: str) -> str:
+    """A task's name here: the data type of its products, and its workload's hash."""
+    return f"{kind} {workload}"
+
+
+def ranks_taught(count: int) -> list[int]:
+    """The ranks of a task's trials that are learnt: half the fastest, half over the rest."""
+    if count <= _OF_A_TASK:
+        return list(range(count))
+    half = _OF_A_TASK // 2
+    return [*range(half), *(half + rank * (count - half) // half for rank in range(half))]
 
 
 def _sample(task: Sampled) -> Sampled:
-    """Half of them the fastest, the others spread over the rest."""
     features, times_s = task.samples
-    order = np.argsort(times_s, kind="stable")
-    half = _OF_A_TASK // 2
-    if len(order) > _OF_A_TASK:
-        order = np.concatenate([order[:half], order[half :: -(-len(order) // half)]])
-    return Sampled(task.shapes, TaskSamples(features[order], times_s[order]))
+    kept = np.argsort(times_s, kind="stable")[ranks_taught(len(times_s))]
+    return Sampled(task.shapes, TaskSamples(features[kept], times_s[kept]))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.learnt import name_of
@@ -22,6 +21,7 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior, TileKey
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import CostModel
+from fewtune.task.extract import workload_hash
 from fewtune.trial.trial import trace_key
 
 
@@ -106,7 +106,7 @@ class Guide:
         self._prior = prior
         self._features = features
         self._predictor = predictor
-        self._task = tvm_ffi.structural_hash(space.module)
+        self._task = workload_hash(space.module)
 
     @staticmethod
     def of(

@@ -10,11 +10,13 @@ tasks. The rounds end when nothing promises a visible gain, or the budget is spe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fewtune.bank.bank import Bank
 from fewtune.options import TuneOptions
+from fewtune.predictor.learnt import ranks_taught
 from fewtune.process.early_end import is_asked_to_end
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.design_space import Point
@@ -41,8 +43,6 @@ _DONATED, _NEAR = 8, 1.2
 # The part of its time that a search leaves to be saved, and the least part of the model's time that
 # a task takes whose tuned schedules meet in the model.
 _SEARCHED, _HEAVY = 0.05, 0.005
-# A predictor and a cost model learn from so many trials of a tuned task.
-_TAUGHT = 48
 # From this part of its time on, which nobody knows how to save, a task tries its default schedule.
 _DOUBTFUL = 0.3
 
@@ -234,19 +234,16 @@ class Sharing(Session):
     def _of_twin(self, state: TaskState) -> Entrant:
         """A task of another shape: what the largest shape's task like it has, and its start."""
         (twin,) = self.share_job.takers[state.task.info.name]
-        self.announce(state)
-        search = self.searches.of(state)
-        proposals: list[Proposal] = []
-        known = [] if state.start is None else known_points(search.space, [state.start])[0]
-        for donation in self._donations(twin, 1):
-            try:
-                point = fit(donation, search.space)
-            except UnfitError:
-                continue
-            # What was predicted for the largest shape is what this one begins with.
-            if point not in known:
-                search.begin_from([point])
-                proposals = search.next_batch(1)
+        largest, proposals = self.state.tasks[twin], list[Proposal]()
+        has, had = largest.incumbent, largest.start
+        # What was predicted for the largest shape is what this one begins with.
+        if has is not None and (had is None or has.key != had.key):
+            self.announce(state)
+            search = self.searches.of(state)
+            for donation in self._donations(twin, 1):
+                with suppress(UnfitError):
+                    search.begin_from([fit(donation, search.space)])
+                    proposals = search.next_batch(1)
         keys = [] if state.start is None else [state.start.key]
         keys += [each.key for each in proposals]
         return Entrant(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))
@@ -339,13 +336,5 @@ class Sharing(Session):
             state = self.state.tasks[name]
             if not state.crashed and not state.progress.finished:
                 self.announce(state)
-                yield self.searches.space_of(state), _sample(prior.trials)
-
-
-def _sample(trials: list[Trial]) -> list[Trial]:
-    """A sample of trials, given fastest first: half the fastest, half spread over the rest."""
-    if len(trials) <= _TAUGHT:
-        return trials
-    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
-    count = _TAUGHT - len(best)
-    return best + [rest[place * len(rest) // count] for place in range(count)]
+                ranks = ranks_taught(len(prior.trials))
+                yield self.searches.space_of(state), [prior.trials[rank] for rank in ranks]

@@ -148,7 +148,8 @@ class Searches:
 
     def sampled(self) -> list[Sampled]:
         """What was measured of the tasks that the predictor knows."""
-        searches = self._searches.values()
+        # A guide takes a while to make.
+        searches = [each for each in self._searches.values() if len(each.times_s) >= learnt.FEWEST]
         return [each.guide.sampled(each.times_s) for each in searches if each.guide is not None]
 
 

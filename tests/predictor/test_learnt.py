@@ -36,7 +36,7 @@ def rows(count=40):
 
 
 def slow_where_deep(kind, task=1):
-    name = learnt.name_of(kind, task)
+    name = learnt.name_of(kind, f"{task:016x}")
     return Sampled(name, TaskSamples(rows(), 1e-3 * np.exp(rows()[:, DEEP] / 4)))
 
 
