@@ -19,8 +19,9 @@ The keys of `params.yaml`, a section a stage. A stage reads its own section only
 impossible values are refused by name before any work starts. Keys that are left out take their
 defaults. Made by `python docs/generate_parameters.py`.
 
-`models` and `strategies` list the runs: every model under every strategy. Sections marked with
-STRATEGY hold a mapping for each strategy.
+`models` and `strategies` list what `dvc repro` makes: every model under every strategy. `compared`
+lists models whose selective and full tuning are measured side by side. `fewtune run` adds what it
+is asked for. Sections marked with STRATEGY hold a mapping for each strategy.
 """
 
 

@@ -123,7 +123,7 @@ def _state(ending: Ending) -> State[Any]:
 def _run_name() -> str:
     """Models and strategies of a run."""
     given = flow_run.parameters
-    words = ("+".join(given.get(key) or [f"all {key}"]) for key in LISTS)
+    words = ("+".join(given.get(key) or [f"all {key}"]) for key in LISTS[:2])
     return " ".join(words)[:_LONGEST_NAME]
 
 

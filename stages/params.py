@@ -44,7 +44,7 @@ BY_MODEL = "by_model"
 OF_MODEL = [name for name in SECTIONS if name not in ("fingerprint", "extract_tasks", "build_bank")]
 # In the environment, as JSON: settings of models for one run, over those of the file.
 RUN_SETTINGS = "FEWTUNE_SETTINGS"
-LISTS = ("models", "strategies")
+LISTS = ("models", "strategies", "compared")
 COMPARED = ("selective", "full")
 # Folders that stand beside the models' own, and beside the strategies' own.
 RESERVED = {"models": tuple(sorted(RESERVED_NAMES)), "strategies": ("import", "tasks", "compare")}
@@ -127,9 +127,9 @@ def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
     Returns
     -------
     params : dict
-        ``models`` and ``strategies`` as lists of names, and each section's options; a section
-        with a part for each strategy as a mapping from strategy to options. ``by_model`` is a
-        mapping from model to its own settings, by section.
+        The lists as lists of names, and each section's options; a section with a part for each
+        strategy as a mapping from strategy to options. ``by_model`` is a mapping from model to its
+        own settings, by section.
 
     Raises
     ------
@@ -150,12 +150,10 @@ def check_all(content: dict[str, Any], path: Path) -> dict[str, Any]:
                 f"{path}: models lists {model!r}, but {registration} is missing{hint}; "
                 "register it with `fewtune add`"
             )
-    for strategy in COMPARED:
-        if strategy not in params["strategies"]:
-            raise InputError(
-                f"{path}: strategies lacks {strategy!r}, which stage compare needs; to run one "
-                "strategy only, give it to `fewtune run --strategy`"
-            )
+    for key, needed in {"models": params["compared"], "strategies": COMPARED}.items():
+        lost = [name for name in needed if name not in params[key]]
+        if lost and params["compared"]:
+            raise InputError(f"{path}: {key} lacks {lost[0]!r}, which compared needs")
     for section in SECTIONS:
         params[section] = _whole_section(content, section, params["strategies"], path)
     params[BY_MODEL] = _own_settings(content, params, path)
@@ -286,11 +284,11 @@ def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
 def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
     """A list of distinct plain names."""
     value = content.get(key)
-    if not isinstance(value, list) or not (value or key == "models"):
+    if not isinstance(value, list) or not (value or key != "strategies"):
         raise InputError(f"{path}: {key} is {value!r}: give a list of names")
     for name in value:
         holds = f"{path}: {key} holds {name!r}"
-        if name in RESERVED[key]:
+        if name in RESERVED.get(key, ()):
             folders = ", ".join(RESERVED[key])
             raise InputError(f"{holds}: not {folders}, which are folders of their own")
         try:

@@ -182,8 +182,9 @@ def _schedules(result: StepResults) -> dict[str, Any]:
         won = line.best_ms is not None and line.best_ms != line.default_ms
         found[line.task] = "tuned" if won else "default"
     for served in shared.tasks:
-        is_known = served.known_ms is not None or shared.prediction is not None
-        found[served.task] = served.status if is_known else "none"
+        # A predicted schedule may never have been measured.
+        has_one = served.status != "default" or served.known_ms is not None
+        found[served.task] = served.status if has_one or shared.prediction else "none"
     return found | {name: "in place" for name, count in result.calls.items() if not count}
 
 

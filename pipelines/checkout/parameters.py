@@ -33,12 +33,12 @@ _UNSET = object()
 def change_parameters(
     path: Path,
     values: Mapping[str, Any] | None = None,
-    models: Iterable[str] = (),
-    own: Mapping[str, Any] | None = None,
+    lists: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
-    """Set parameters and list models: all of it, or nothing if the whole file is not accepted.
+    """Set parameters and list names: all of it, or nothing if the whole file is not accepted.
 
-    ``own`` are settings of these models alone, by key path.
+    ``own`` are settings of the models in ``lists`` alone, by key path.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def change_parameters(
     InputError
         If the file cannot be read, or would not be accepted after the change.
     """
-    text, lines, _ = changed_parameters(path, values or {}, models, own or {})
+    text, lines, _ = changed_parameters(path, values or {}, lists, own)
     if lines:
         write_bytes(path, text.encode())
     return lines
@@ -59,7 +59,7 @@ def change_parameters(
 def changed_parameters(
     path: Path,
     values: Mapping[str, Any],
-    models: Iterable[str] = (),
+    lists: Mapping[str, Iterable[str]] = MappingProxyType({}),
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[str, list[str], dict[str, Any]]:
     """What `change_parameters` would write, its lines, and all parameters, checked."""
@@ -71,17 +71,17 @@ def changed_parameters(
     lines = [
         line for key_path, value in values.items() for line in _set(content, key_path, value, path)
     ]
-    listed = content.get(MODELS)
-    for name in models:
+    for key, names in lists.items():
+        listed = content.get(key)
         if not isinstance(listed, list):
-            raise InputError(f"{path}: {MODELS} is {listed!r}: give a list of names")
-        if name not in listed:
-            listed.append(name)
-            lines.append(f"{path.name}: {MODELS} + {name}")
-        if own:
-            settings = content[BY_MODEL] = content.get(BY_MODEL) or {}
-            settings[name] = merged(settings.get(name) or {}, nested(own))
-            lines += [f"{path.name}: {key} {value} for {name}" for key, value in own.items()]
+            raise InputError(f"{path}: {key} is {listed!r}: give a list of names")
+        new = [name for name in dict.fromkeys(names) if name not in listed]
+        listed.extend(new)
+        lines += [f"{path.name}: {key} + {name}" for name in new]
+    for name in lists.get(MODELS, ()) if own else ():
+        settings = content[BY_MODEL] = content.get(BY_MODEL) or {}
+        settings[name] = merged(settings.get(name) or {}, nested(own))
+        lines += [f"{path.name}: {key} {value} for {name}" for key, value in own.items()]
     stream = io.StringIO()
     yaml.dump(content, stream)
     text = stream.getvalue()

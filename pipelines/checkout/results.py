@@ -25,7 +25,7 @@ def listed(root: Path) -> tuple[list[str], list[str]]:
     content = read_yaml(Places(root).params)
     models, strategies = (
         [str(name) for name in content[key]] if isinstance(content.get(key), list) else []
-        for key in LISTS
+        for key in LISTS[:2]
     )
     return models, strategies
 

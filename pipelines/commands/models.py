@@ -37,7 +37,7 @@ def add(options: argparse.Namespace) -> int:
         if not report.ok:
             raise _ERRORS.get(report.exit_code, InputError)(report.reason or "check failed")
     from fewtune.model.source import add_model
-    from fewtune.pipelines.checkout.parameters import change_parameters
+    from fewtune.pipelines.checkout.parameters import MODELS, change_parameters
     from fewtune.pipelines.dvc_repo.track import model_files, track
 
     with turn(root, f"add {options.source}", say):
@@ -50,7 +50,7 @@ def add(options: argparse.Namespace) -> int:
             replace=options.replace,
             **given,
         )
-        lines = change_parameters(places.params, models=[name])
+        lines = change_parameters(places.params, lists={MODELS: [name]})
         problem = track(root, model_files(root, [name]))
     if problem:
         say(f"fewtune: {problem}")

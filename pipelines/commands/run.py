@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from fewtune.pipelines.checkout.results import listed, read_results
     from fewtune.pipelines.dvc_repo.dag import require_listed
     from fewtune.pipelines.runs.run_plan import warm_process
-    from fewtune.stages.params import COMPARED, OF_MODEL
+    from fewtune.stages.params import COMPARED, LISTS, OF_MODEL, PER_STRATEGY
 
     root = find_root()
     path = Places(root).params
@@ -48,23 +48,25 @@ def run(options: argparse.Namespace) -> int:
             from fewtune.machine.fingerprint import detect_fingerprint
 
             detect_fingerprint(params["fingerprint"])
-        for strategy in options.strategy or ():
-            require_listed("strategy", strategy, listed(root)[1])
+        known = dict.fromkeys(name for section in PER_STRATEGY for name in params[section])
+        strategies = list(known) if options.all else options.strategy or [COMPARED[0]]
+        for strategy in strategies:
+            require_listed("strategy", strategy, known)
         own = {key: values.pop(key) for key in [*values] if key.partition(".")[0] in OF_MODEL}
         named = _models(options.models, given, options.name, root)
+        models = named or listed(root)[0]
+        if not models:
+            raise InputError("no model is registered: `fewtune run MODEL.onnx` registers one")
+        compared = models if set(COMPARED) <= set(strategies) else []
+        lists = dict(zip(LISTS, (named, strategies, compared), strict=True))
         if options.save:
             # Of the models that are named, else of all.
-            lines = change_parameters(path, values if named else {**values, **own}, named, own)
+            lines = change_parameters(path, values if named else {**values, **own}, lists, own)
         else:
-            lines = change_parameters(path, values, named)
+            lines = change_parameters(path, values, lists)
             lines += [f"in this run: {key} {value}" for key, value in own.items()]
         for line in lines:
             tell(line)
-        known_models, known_strategies = listed(root)
-        models = named or known_models
-        if not models:
-            raise InputError("no model is registered: `fewtune run MODEL.onnx` registers one")
-        strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         with of_run(models, {} if options.save else own):
             outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     try:

@@ -5,8 +5,8 @@ import pytest
 from fewtune.artifacts import (
     CompileReport,
     ImportReport,
-    Prediction,
     PredictReport,
+    SharedTask,
     TuneReport,
 )
 from fewtune.benchmark.kernels import KernelSamples, kernel_pairs, kernel_rows
@@ -44,14 +44,17 @@ def test_what_is_computed_in_place_has_no_latency():
 
 @pytest.mark.slow
 def test_a_latency_is_that_of_all_calls_over_their_number():
-    aside = tuned_tiny.selection().set_aside
-    of_step = result({}, aside, prediction=Prediction(predictor=None, points=1))
+    aside, unmeasured = tuned_tiny.selection().set_aside, next(iter(tuned_tiny.tasks())).info.name
+    told = {"donors": [], "donor": None, "valid": 0, "trials": 0, "failures": {}}
+    told |= {"default_ms": None, "best_ms": None, "status": "predicted"}
+    of_step = result({}, aside, tasks=[SharedTask(task=unmeasured, **told)])
     calls = of_step.calls
     samples_s = {name: [0.002 * count, 0.001 * count, 9.0] for name, count in calls.items()}
     rows = kernel_rows(of_step, samples_s, None)
     assert [row.latency_ms for row in rows] == pytest.approx([2.0] * len(calls))
     assert sum(row.share for row in rows) == pytest.approx(1.0)
-    assert {row.schedule for row in rows if row.task in aside} == {"default"}
+    assert {row.schedule for row in rows if row.task in aside} <= {"default", "predicted"}
+    assert [row.schedule for row in rows if row.task == unmeasured] == ["predicted"]
 
 
 def rounds(**samples_s: list[float]) -> KernelSamples:

@@ -16,6 +16,7 @@ STRATEGIES = ("selective", "full")
 BUDGETS = {
     "models": [MODEL],
     "strategies": list(STRATEGIES),
+    "compared": [MODEL],
     "tune.trials_per_task": 4,
     "share_schedules.trials_per_task": 2,
     "share_schedules.least_gain": 0.03,

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
-from fewtune.pipelines.checkout.parameters import change_parameters, parse_setting
+from fewtune.pipelines.checkout.parameters import MODELS, change_parameters, parse_setting
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.commands.services import read_deployments
 from fewtune.pipelines.runs.outcome import Outcome
@@ -220,7 +220,7 @@ def test_overrides_change_their_lines_only(project):
 def test_settings_of_one_model_are_written_beside_those_of_all(project):
     path = project / "params.yaml"
     before = path.read_text()
-    lines = change_parameters(path, {}, ["squeezenet"], {"tune.trials_per_task": 64})
+    lines = change_parameters(path, {}, {MODELS: ["squeezenet"]}, {"tune.trials_per_task": 64})
     assert lines == ["params.yaml: tune.trials_per_task 64 for squeezenet"]
     own = "by_model:\n  squeezenet:\n    tune:\n      trials_per_task: 64\n"
     assert path.read_text() == before + own
@@ -240,6 +240,17 @@ def test_trials_hold_for_a_run_unless_they_are_saved(project, save, monkeypatch,
     assert seen == [{"tune": {"trials_per_task": 8}}]
     assert ((project / "params.yaml").read_text() != before) is save
     assert RUN_SETTINGS not in os.environ
+
+
+def test_a_run_lists_what_it_is_asked_for(project, monkeypatch, capsys):
+    monkeypatch.setattr("fewtune.pipelines.runs.run_plan.run_all", lambda *_, **__: Outcome())
+    for given, *expected in (
+        (["--strategy", "full"], ["selective", "full"], []),
+        (["--all"], ["selective", "full", "oneshot"], ["squeezenet"]),
+    ):
+        assert main(["run", "squeezenet", *given]) == 0
+        params = load_all(project / "params.yaml")
+        assert [params["strategies"], params["compared"]] == expected
 
 
 def test_settings_are_read_as_yaml():

@@ -25,7 +25,7 @@ from fewtune.pipelines.flow import publish
 from fewtune.pipelines.records.tracking import Store
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.run_plan import warm_process
-from fewtune.stages.params import RUN_SETTINGS
+from fewtune.stages.params import PER_STRATEGY, RUN_SETTINGS
 from fewtune.stages.paths import Places
 from tests import small_pipeline
 from tests.made import results as made
@@ -189,7 +189,8 @@ def test_a_join_of_an_outdated_result_is_passed_over(first, root):
 
 def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monkeypatch, capsys):
     # The small pipeline's params.yaml has none of the project's sections.
-    monkeypatch.setattr("fewtune.pipelines.checkout.parameters.check_all", lambda *_: {})
+    sections = dict.fromkeys(PER_STRATEGY, ["selective", "full"])
+    monkeypatch.setattr("fewtune.pipelines.checkout.parameters.check_all", lambda *_: sections)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
     for model in ("good", "bad"):
         (root / "models" / model).mkdir(parents=True)

@@ -64,7 +64,7 @@ def repository(python, tmp_path_factory):
     return repository
 
 
-def test_a_project_lives_beside_the_users_pipeline(repository):
+def test_a_project_lives_beside_the_users_pipeline(repository, tmp_path):
     def fewtune(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = (repository.python, "-m", "fewtune.pipelines.cli")
         return repository.run(*command, *arguments, code=code)
@@ -77,17 +77,28 @@ def test_a_project_lives_beside_the_users_pipeline(repository):
     assert set(changed) == {"??", ".dvc/plots/", "fewtune/"}
     assert "MODEL.onnx` registers one" in fewtune("run", code=2).stderr
 
+    project = repository.root / "fewtune"
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace("- selective\n", f"- {STRATEGY}\n"))
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), repository.root)
     brief = ("rounds=3", "copies=1", "wait_s=0")
     quick = [word for value in brief for word in ("--set", f"benchmark.{value}")]
     fewtune("run", str(given), "--name", MODEL, "--strategy", STRATEGY, "--save", *quick)
-    project = repository.root / "fewtune"
     figures = json.loads((project / "metrics" / MODEL / f"{STRATEGY}.json").read_text())
     assert figures["latency_ms"] > 0
     assert MODEL in fewtune("watch").stdout
+    assert "fewtune/.fewtune/report/tiny.html" in fewtune("report", "--html").stdout
     repository.commit()
-    own = [repository.python, "-m", "dvc", "repro"]
-    assert ran(repository.run(*own).stdout) == set()
-    target = f"fewtune/dvc.yaml:benchmark@{MODEL}-{STRATEGY}"
-    assert ran(repository.run(*own, target).stdout) == {"fewtune/dvc.yaml:fingerprint"}
+    dvc = [repository.python, "-m", "dvc"]
+    assert ran(repository.run(*dvc, "repro").stdout) == set()
+    every = repository.run(*dvc, "repro", "fewtune/dvc.yaml").stdout
+    assert ran(every) == {"fewtune/dvc.yaml:fingerprint"}
     assert repository.run("git", "status", "--porcelain").stdout == ""
+
+    repository.run(*dvc, "remote", "add", "--default", "shared", str(tmp_path / "remote"))
+    repository.commit()
+    repository.run(*dvc, "push")
+    repository.run("git", "clone", "--quiet", ".", str(tmp_path / "clone"))
+    repository.run(*dvc, "--cd", str(tmp_path / "clone"), "pull")
+    library = Path("fewtune", "out", MODEL, STRATEGY, "compile", "model.so")
+    assert (tmp_path / "clone" / library).read_bytes() == (repository.root / library).read_bytes()

@@ -49,9 +49,9 @@ def refusal(path: Path) -> str:
 def test_the_projects_own_file_is_accepted():
     params = load_all(PROJECT / "params.yaml")
     assert params["models"] == ["squeezenet"]
-    assert params["strategies"] == ["selective", "full", "oneshot"]
+    assert params["strategies"] == ["selective"]
     assert params["select_tasks"]["full"].method == "all"
-    assert set(params) == {"models", "strategies", *SECTIONS, BY_MODEL}
+    assert set(params) == {"models", "strategies", "compared", *SECTIONS, BY_MODEL}
 
 
 def test_a_model_may_have_settings_of_its_own_in_the_file_and_in_one_run(params, monkeypatch):
@@ -91,7 +91,8 @@ def test_a_section_does_not_depend_on_another(params):
         ("models", ["squeeznet"], "models lists 'squeeznet', but "),
         ("models", ["bank"], "models holds 'bank': not bank, fingerprint, settings, which are "),
         ("models", ["squeezenet", "squeezenet"], "models holds 'squeezenet' twice"),
-        ("strategies", ["selective"], "strategies lacks 'full', which stage compare needs"),
+        ("compared", ["squeezenet"], "strategies lacks 'full', which compared needs"),
+        ("compared", ["resnet50"], "models lacks 'resnet50', which compared needs"),
         ("strategies", ["selective", "full", "ful"], "ful is missing; did you mean full?"),
         ("strategies", ["selective", "full", "tasks"], "strategies holds 'tasks': "),
     ],
