@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5455, ("tests",): 17373}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5455, ("tests",): 17398}
 
 
 def code_lines(path: Path) -> int:
