@@ -46,8 +46,9 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.job import TuneJob, Work
-from fewtune.tuning.tune import TuneWork, run_session
+from fewtune.tuning.job import Work
+from fewtune.tuning.session import TuneJob
+from fewtune.tuning.tune import run_session
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
 
@@ -106,7 +107,7 @@ def throughput(devices: int) -> float:
     tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
     names = [task.info.name for task in tasks]
     tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
-    work = Work(TuneWork(names, tuning), tasks, own, {}, Path())
+    work = Work(TuneJob(names, tuning), tasks, own, {}, Path())
     with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
         while len(cluster.machines(class_of(own))) < devices:
             time.sleep(0.1)

@@ -7,10 +7,9 @@ from collections import Counter
 from fewtune.artifacts import Selection, TuneReport
 from fewtune.measure.device import device_of
 from fewtune.model_check.report import at_most_full
-from fewtune.sharing.share import share_schedules, take_predicted
+from fewtune.sharing.share import share_schedules
 from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
-from fewtune.util.files import whole_directory
 
 
 def run(stage: Stage) -> None:
@@ -18,24 +17,19 @@ def run(stage: Stage) -> None:
     places = stage.places
     selection = Selection.read(places.selected(*stage.of))
     tuned = TuneReport.read(places.tuned(*stage.of))
-    predicted, output = places.predicted(*stage.of), places.shared(*stage.of)
-    if tuned.is_predicted:
-        with whole_directory(output) as directory:
-            report = take_predicted(selection, predicted, directory)
-    else:
-        with stage.journalled(output) as kept:
-            report = share_schedules(
-                read_tasks(places.tasks(stage.model)),
-                selection,
-                predicted,
-                places.tuned(*stage.of),
-                stage.fingerprint,
-                at_most_full(stage.options, selection, tuned),
-                *kept,
-                bank_directory=places.bank(stage.strategy),
-                model_directory=places.tasks(stage.model),
-                run=device_of(stage.fingerprint).runner,
-            )
+    with stage.journalled(places.shared(*stage.of)) as kept:
+        report = share_schedules(
+            read_tasks(places.tasks(stage.model)),
+            selection,
+            places.predicted(*stage.of),
+            places.tuned(*stage.of),
+            stage.fingerprint,
+            at_most_full(stage.options, selection, tuned),
+            *kept,
+            bank_directory=places.bank(stage.strategy),
+            model_directory=places.tasks(stage.model),
+            run=device_of(stage.fingerprint).runner,
+        )
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no task"
     stage.say(f"{ended}; {report.trials} trials in {report.sharing_s:.1f} s")

@@ -6,8 +6,7 @@ from fewtune.artifacts import Selection, failures_by_cause
 from fewtune.measure.device import device_of
 from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
-from fewtune.tuning.tune import empty_report, tune
-from fewtune.util.files import whole_directory
+from fewtune.tuning.tune import tune
 
 
 def run(stage: Stage) -> None:
@@ -15,17 +14,12 @@ def run(stage: Stage) -> None:
     options, fingerprint = stage.options, stage.fingerprint
     selection = Selection.read(stage.places.selected(*stage.of))
     output = stage.places.tuned(*stage.of)
-    if options.predicts(selection.method):
-        with whole_directory(output) as directory:
-            empty_report(selection, fingerprint, options, directory)
-        stage.say("nothing is measured, schedules are to be predicted")
-        return
     tasks = read_tasks(stage.places.tasks(stage.model))
     with stage.journalled(output) as kept:
         run = device_of(fingerprint).runner
         report = tune(tasks, selection, fingerprint, options, *kept, run=run)
-    if report.stopped_by == "nothing_to_tune":
-        stage.say("nothing to search, schedules are known")
+    if report.stopped_by in ("predicted", "nothing_to_tune"):
+        stage.say("nothing to search, schedules are predicted")
         return
     stage.say(f"{report.trials} trials in {report.tuning_s:.0f} s, stopped by {report.stopped_by}")
     if failures := failures_by_cause(report.tasks):

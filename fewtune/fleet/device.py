@@ -9,6 +9,7 @@ one goes on with its part from the journal.
 
 from __future__ import annotations
 
+import pickle
 import secrets
 import threading
 import time
@@ -30,8 +31,9 @@ from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.child_process import MeasuringJob, journal_path, packed
-from fewtune.tuning.job import SessionJob, TuneJob, Work
+from fewtune.tuning.job import SessionJob, Work
 from fewtune.tuning.run_state import RunState
+from fewtune.tuning.session import TuneJob
 from fewtune.tuning.task_state import crash_text
 
 # The arguments of a session that name a folder of this machine.
@@ -155,17 +157,16 @@ class FleetRun:
         """What a session is made of (`fewtune.fleet.station.serve`)."""
         names, work = {task.info.name for task in part.tasks}, self._work
         is_whole = len(part.tasks) == len(work.tasks)
-        arguments = part.job.as_json()
         job = MeasuringJob(
-            session=work.place,
-            arguments=arguments,
+            session=part.job,
             tasks=packed(part.tasks),
             fingerprint=work.fingerprint.model_copy(update={"at": ""}),
             header=work.header,
         )
         return {
-            "job": job.model_dump(mode="json"),
-            "folders": {n: _files(Path(arguments[n])) for n in _FOLDERS if arguments.get(n)},
+            # The Dask worker, which loads no TVM, only passes it on.
+            "job": pickle.dumps(job),
+            "folders": {n: _files(at) for n in _FOLDERS if (at := getattr(part.job, n, None))},
             "events": [e for e in self._events if is_whole or e.get("task") in names],
         }
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
@@ -96,21 +98,22 @@ class ClientJournal(Journal):
 def serve() -> None:
     """Hold the session that the first message describes.
 
-    It has the fields of `MeasuringJob`; ``events``, those of the client's journal; ``folders``, the
-    files of each folder that the session's arguments name, by path.
+    ``job`` is a pickled `MeasuringJob`; ``events`` are those of the client's journal; ``folders``,
+    the files of each folder that the session's job names, by path.
     """
     end_with_parent()
     connection = parents_connection()
     whole = connection.recv()
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         tempfile.tempdir = scratch
+        job: MeasuringJob = pickle.loads(whole["job"])
         for name, files in whole["folders"].items():
             for path, content in files.items():
                 file = Path(scratch) / name / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
-            whole["job"]["arguments"][name] = str(Path(scratch) / name)
-        job = MeasuringJob.model_validate(whole["job"])
+        places = {name: Path(scratch) / name for name in whole["folders"]}
+        job.session = replace(cast(Any, job.session), **places)
         device = device_of(job.fingerprint)
         journal = ClientJournal(connection, whole["events"], device.lock)
         try:

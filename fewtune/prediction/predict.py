@@ -54,17 +54,6 @@ class Chosen(NamedTuple):
     line: PredictedTask
     trial: Trial | None
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        trial = None if self.trial is None else self.trial.as_json()
-        return {"line": self.line.model_dump(mode="json"), "trial": trial}
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Chosen:
-        """What `as_json` gave."""
-        trial = None if values["trial"] is None else Trial.from_json(values["trial"])
-        return Chosen(PredictedTask.model_validate(values["line"]), trial)
-
 
 @dataclass(frozen=True)
 class _Choosing:

@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -61,9 +60,9 @@ class PredictJob(Job):
     bank: Path | None = None
     lot: dict[str, int] = Field(default_factory=dict)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> tuple[dict[str, Chosen], Prediction]:
         """Choose for a lot in this process."""
-        chosen, prediction = choose_schedules(
+        return choose_schedules(
             read_tasks(self.tasks),
             self.lot,
             Fingerprint.read(self.fingerprint),
@@ -71,10 +70,6 @@ class PredictJob(Job):
             self.bank,
             left_out=self.left_out,
         )
-        return {
-            "chosen": {name: each.as_json() for name, each in chosen.items()},
-            "prediction": prediction.model_dump(mode="json"),
-        }
 
 
 def predict_apart(job: PredictJob, processes: int | None = None) -> PredictReport:
@@ -101,9 +96,7 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
     each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count, twins_of(worth))]
     found = run_each_apart(each_lot)
-    chosen = {
-        name: Chosen.from_json(values) for each in found for name, values in each["chosen"].items()
-    }
+    chosen = {name: each for some, _ in found for name, each in some.items()}
     fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
     lines = [chosen[info.name].line for info in infos if info.name in chosen]
     _write_log(tasks, chosen, fingerprint, job.directory)
@@ -111,7 +104,7 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
         model=job.model,
         strategy=job.strategy,
         tasks=lines,
-        prediction=with_tasks(Prediction.model_validate(found[0]["prediction"]), lines),
+        prediction=with_tasks(found[0][1], lines),
         predicting_s=round(time.perf_counter() - began_s, 3),
     )
     report.write(job.directory)

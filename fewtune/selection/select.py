@@ -73,19 +73,15 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     matrix : SimilarityMatrix
         Similarities of the clustered tasks.
     """
-    if options.method == PREDICT:
-        return _for_prediction(tasks, options, model=model, strategy=strategy)
-    twins = {} if options.method == "all" else twins_of([task.info for task in tasks])
-    worth = [
-        task
-        for task in tasks
-        if is_worth_searching(task.info, options.min_share) and task.info.name not in twins
-    ]
-    donors = bank if options.method != "all" else None
-    spaces = {task.info.name: _space(task, target, donors) for task in worth}
+    is_plain = options.method in ("all", PREDICT)
+    twins = {} if is_plain else twins_of([task.info for task in tasks])
     rest = [task for task in tasks if task.info.name not in twins]
+    donors = None if is_plain else bank
+    # To predict, no space has to be generated: nothing is compared.
+    compared = [] if options.method == PREDICT else worth_searching(rest, options)
+    spaces = {task.info.name: _space(task, target, donors) for task in compared}
     selection, matrix = select_from_spaces(
-        rest, spaces, options, model=model, strategy=strategy, bank=bank
+        rest, spaces, options, model=model, strategy=strategy, bank=donors
     )
     served = {*selection.representatives, *selection.dependents, *selection.alone}
     served |= set(selection.banked)
@@ -100,22 +96,10 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     ), matrix
 
 
-def _for_prediction(
-    tasks: Sequence[Task], options: SelectOptions, *, model: str, strategy: str
-) -> tuple[Selection, SimilarityMatrix]:
-    """Every task that is worth it stands alone: no space has to be generated to compare them."""
-    worth = [task.info for task in tasks if is_worth_searching(task.info, options.min_share)]
-    alone = [info.name for info in sorted(worth, key=lambda info: (-info.share, info.name))]
-    selection = Selection(
-        model=model,
-        strategy=strategy,
-        method=options.method,
-        clusters=[],
-        alone=alone,
-        set_aside=[task.info.name for task in tasks if task.info.name not in set(alone)],
-        set_aside_rule=_rule(tasks, set(alone), options),
-    )
-    return selection, SimilarityMatrix((), np.zeros((0, 0)))
+def worth_searching(tasks: Sequence[Task], options: SelectOptions) -> list[Task]:
+    """The tasks that are worth a search, that with the largest share of the model's time first."""
+    found = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
+    return sorted(found, key=lambda task: (-task.info.share, task.info.name))
 
 
 def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
@@ -137,16 +121,8 @@ def select_from_spaces(
 
     Tasks that have no space here, or one that samples nothing, are set aside.
     """
-    searched = sorted(
-        (
-            task
-            for task in tasks
-            if task.info.name in spaces
-            and spaces[task.info.name].has_samplings
-            and is_worth_searching(task.info, options.min_share)
-        ),
-        key=lambda task: (-task.info.share, task.info.name),
-    )
+    worth, predicts = worth_searching(tasks, options), options.method == PREDICT
+    searched = [t for t in worth if t.info.name in spaces and spaces[t.info.name].has_samplings]
     banked = _banked(searched, spaces, options, bank)
     chosen = [task for task in searched if task.info.name not in banked]
     names = [task.info.name for task in chosen]
@@ -154,23 +130,17 @@ def select_from_spaces(
     values = similarity_matrix(chosen, [spaces[name] for name in names])
     groups, note = _grouped(values, names, options)
     clusters = _clusters(split_unrelated(groups, values, shares, names), values, chosen)
-    served = {member for cluster in clusters for member in cluster.members}
-    used = {*names, *banked}
-    aside = [task.info.name for task in tasks if task.info.name not in used]
+    alone = [task.info.name for task in worth] if predicts else []
+    used = {*names, *banked, *alone}
     selection = Selection(
         model=model,
         strategy=strategy,
         method=options.method,
         clusters=clusters,
         worth=_worth(clusters, [task.info for task in chosen], options, needs_one=not banked),
-        alone=[name for name in names if name not in served],
-        set_aside=aside,
-        set_aside_rule=_rule(
-            tasks,
-            _searchable(spaces),
-            options,
-            {name: space.fault for name, space in spaces.items() if space.fault},
-        ),
+        alone=alone,
+        set_aside=[task.info.name for task in tasks if task.info.name not in used],
+        set_aside_rule=_rule(tasks, {} if predicts else spaces, used, options),
         banked=banked,
         note=note,
     )
@@ -238,7 +208,7 @@ def _banked(
     bank: Bank | None,
 ) -> dict[str, list[BankDonor]]:
     """The tasks that the bank has schedules for, with their donors."""
-    if bank is None or not bank.entries or options.method == "all":
+    if bank is None or options.method == "all":
         return {}
     banked = {}
     for task in tasks:
@@ -251,48 +221,37 @@ def _banked(
     return banked
 
 
-def _searchable(spaces: dict[str, DesignSpace]) -> set[str]:
-    """The tasks whose spaces hold anything to search."""
-    return {name for name, space in spaces.items() if space.has_samplings}
-
-
 def _rule(
     tasks: Sequence[Task],
-    searchable: set[str],
+    spaces: Mapping[str, DesignSpace],
+    used: set[str],
     options: SelectOptions,
-    faults: Mapping[str, str] | None = None,
 ) -> str:
     """One sentence that says which tasks were set aside, why, and how many for each reason."""
-    faults = faults or {}
-    other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
-    searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
-    small = [task for task in searched if task.info.share < options.min_share]
-    empty = [
-        task
-        for task in searched
-        if task.info.share >= options.min_share
-        and task.info.name not in searchable
-        and task.info.name not in faults
-    ]
-    families = ", ".join(sorted({task.info.operator for task in other}))
+    aside = [task.info for task in tasks if task.info.name not in used]
+    other = [info for info in aside if info.operator not in SEARCHED_OPERATORS]
+    searched = [info for info in aside if info.operator in SEARCHED_OPERATORS]
+    small = [info for info in searched if info.share < options.min_share]
+    rest = [info.name for info in searched if info.share >= options.min_share]
+    # Several tasks have one fault.
+    faults: dict[str, list[str]] = {}
+    for name in sorted(rest):
+        faults.setdefault(spaces[name].fault if name in spaces else "", []).append(name)
+    families = ", ".join(sorted({info.operator for info in other}))
     reasons = [
         f"{len(other)} of operator families whose schedules are not searched"
         + (f" ({families})" if families else ""),
         f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time each"
-        + (f" ({sum(task.info.share for task in small):.2%} in all)" if small else ""),
+        + (f" ({sum(info.share for info in small):.2%} in all)" if small else ""),
     ]
-    if empty:
+    if empty := faults.pop("", []):
         reasons.append(f"{len(empty)} with nothing to search")
     if faults:
-        # Several have one fault.
-        details = "; ".join(
-            f"{', '.join(sorted(name for name in faults if faults[name] == fault))}: {fault}"
-            for fault in sorted(set(faults.values()))
-        )
-        reasons.append(f"{len(faults)} that MetaSchedule makes no design space of ({details})")
-    count = len(other) + len(small) + len(empty) + len(faults)
+        count = sum(map(len, faults.values()))
+        details = "; ".join(f"{', '.join(faults[fault])}: {fault}" for fault in sorted(faults))
+        reasons.append(f"{count} that MetaSchedule makes no design space of ({details})")
     return (
-        f"Set aside are {count} of {len(tasks)} tasks: "
+        f"Set aside are {len(aside)} of {len(tasks)} tasks: "
         + ", ".join(reasons[:-1])
         + f" and {reasons[-1]}."
     )

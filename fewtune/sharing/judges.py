@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import CalledProcessError
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fewtune.artifacts import Skeleton
 from fewtune.measure.measurer import Measurer, module_specs
@@ -22,6 +22,7 @@ from fewtune.runtime.kernel_store import renamed
 from fewtune.runtime.linking import with_own_threads
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.search import Proposal
 from fewtune.storage.database import replay
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import (
@@ -69,20 +70,19 @@ class Judged(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A task's contenders by their traces; the first is what the library has."""
+    """A task's contenders by their traces; the first is what the library has.
+
+    Of the others, the proposals were never measured; each has a donor, or none.
+    """
 
     state: TaskState
     keys: list[str]
+    proposals: list[Proposal] = []
+    donors: list[str | None] = []
 
-
-class Judge(Protocol):
-    """Measures contenders of several tasks."""
-
-    def offer(self, state: TaskState, key: str) -> None:
-        """Begin to build a contender; it is measured by the next `judged`."""
-
-    def judged(self, entries: list[Entry]) -> Judged:
-        """Measure the contenders of some tasks, which were offered."""
+    @property
+    def name(self) -> str:
+        return self.state.task.info.name
 
 
 class Alone:
@@ -97,11 +97,9 @@ class Alone:
     def __init__(self, measurer: Measurer, target: tvm.target.Target) -> None:
         self._measurer, self._target = measurer, target
 
-    def offer(self, state: TaskState, key: str) -> None:
-        """They are built together."""
-
     def judged(self, entries: list[Entry]) -> Judged:
-        every = [(state, key) for state, keys in entries for key in keys]
+        """Measure the contenders of some tasks; those of a task are built together."""
+        every = [(entry.state, key) for entry in entries for key in entry.keys]
         outcomes = self._measurer.measure(
             [replay(s.task.mod, Trial(key, None, None), self._target).mod for s, key in every],
             [module_specs(state.task.mod) for state, _ in every],
@@ -158,12 +156,14 @@ class InModel:
         self._threads = ThreadPoolExecutor(len(measurer.pool.handles))
 
     def offer(self, state: TaskState, key: str) -> None:
+        """Begin to build a contender; it is measured by the next `judged`."""
         wanted = None if state.is_right(key) else state.check
         self._make(state.task.info.name, key, wanted)
 
     def judged(self, entries: list[Entry]) -> Judged:
+        """Measure the contenders of some tasks, which were offered."""
         keys = {task.info.name: [DEFAULT] for task in self._tasks}
-        keys |= {state.task.info.name: each for state, each in entries}
+        keys |= {entry.name: entry.keys for entry in entries}
         with self._measurer.phases.timed("build_s"):
             for name in keys:
                 for key in keys[name]:
@@ -193,7 +193,7 @@ class InModel:
             )
             for task in self._tasks
         }
-        asked = {state.task.info.name for state, _ in entries}
+        asked = {entry.name for entry in entries}
         return Judged(
             {name: final for name, final in finals.items() if name in asked},
             failures,

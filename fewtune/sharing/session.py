@@ -11,28 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from fewtune.artifacts import Skeleton
 from fewtune.bank.bank import Bank
-from fewtune.options import TuneOptions
+from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.learnt import ranks_taught
 from fewtune.process.early_end import is_asked_to_end
+from fewtune.runtime.kernel_store import KernelStore
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, UnfitError, donation_of, fit
 from fewtune.search import Explorer, Proposal
 from fewtune.search.warm_start import known_points, teach
-from fewtune.sharing.job import ShareJob, Start
-from fewtune.sharing.judges import DEFAULT, Alone, Entry, InModel, Judge, Judged, near
+from fewtune.sharing.judges import DEFAULT, Alone, Entry, InModel, Judged, near
 from fewtune.sharing.promise import promises
+from fewtune.task.extract import read_tasks
 from fewtune.trial.outcome import Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.job import TuneJob, Workplace
+from fewtune.tuning.job import SessionJob, Workplace
 from fewtune.tuning.run_state import IN_MODEL
-from fewtune.tuning.session import Session
-from fewtune.tuning.task_state import TaskState
+from fewtune.tuning.session import Session, TuneJob
+from fewtune.tuning.task_state import PriorResult, TaskState
 
 # Contenders of a round: more would wait long for the first gain. A round itself takes a second, so
 # its tasks together have to promise this part of the model's time.
@@ -47,12 +50,78 @@ _SEARCHED, _HEAVY = 0.05, 0.005
 _DOUBTFUL = 0.3
 
 
-class Entrant(NamedTuple):
-    """What a task enters in a round, and where its proposals come from."""
+@dataclass(frozen=True)
+class Start:
+    """What is known of a task before anything is measured.
 
-    entry: Entry
-    proposals: list[Proposal]
-    donors: list[str | None]
+    Attributes
+    ----------
+    trial : Trial or None
+        The predicted schedule; None if it has its default one.
+    spread : float
+        The part of its time that another schedule may save.
+    promising : list of Point
+        The points that are rated best beside it.
+    """
+
+    trial: Trial | None
+    spread: float
+    promising: list[Point]
+
+
+@dataclass(frozen=True)
+class ShareJob(SessionJob):
+    """The work of a sharing session. A fleet sends the folders ``bank`` and ``model`` along.
+
+    Attributes
+    ----------
+    takers : dict of list of str
+        By task that was not tuned, the donors that it takes schedules from.
+    starts : dict of Start
+        By task.
+    donations : dict of list of Donation
+        By donor of a bank, best first.
+    tuned : dict of PriorResult
+        The tuned tasks: their best schedules take part.
+    options : ShareOptions
+    proposes : bool
+        Whether schedules are tried that nobody measured; not in full tuning.
+    bank : Path, optional
+        Folder of a bank: the cost model learns from it.
+    model : Path, optional
+        The tasks' folder, with the model's skeleton, to measure in the model.
+    cold_weights : bool
+        Whether the tasks were tuned with their weights in memory.
+    twins : list of str
+        Takers of other shapes of the model: in the end they take what their twins came to.
+    """
+
+    takers: dict[str, list[str]]
+    starts: dict[str, Start]
+    donations: dict[str, list[Donation]]
+    tuned: dict[str, PriorResult]
+    options: ShareOptions
+    proposes: bool = True
+    bank: Path | None = None
+    model: Path | None = None
+    cold_weights: bool = False
+    twins: list[str] = field(default_factory=list)
+
+    def run(self, place: Workplace) -> None:
+        """Share schedules."""
+        judge, directory = None, self.model
+        # A model that runs on this processor is needed, and kernels that can be linked.
+        can_run = self.options.finals > 1 and place.device.can.finals_in_model
+        if can_run and directory is not None and KernelStore.of(place.target) is not None:
+            if (directory / Skeleton.file_name).is_file():
+                tasks, skeleton = read_tasks(directory), Skeleton.read(directory)
+                threads = place.device.fingerprint.threads
+
+                def judge(session: Sharing) -> InModel:
+                    return InModel(skeleton, tasks, session.measurer, threads)
+            else:
+                place.progress.say(f"not measured in the model: {directory} has no skeleton")
+        Sharing(self, place, judge).run()
 
 
 class Sharing(Session):
@@ -128,12 +197,12 @@ class Sharing(Session):
                 return "budget"
             began_s = self.elapsed_s
             chosen = self._chosen([state for state in states if not state.crashed])
-            if not any(len(each.entry.keys) > 1 for each in chosen):
+            if not any(len(each.keys) > 1 for each in chosen):
                 return "converged"
             self._judge(chosen)
             self._longest_batch_s = max(self._longest_batch_s, self.elapsed_s - began_s)
 
-    def _judge(self, chosen: list[Entrant]) -> None:
+    def _judge(self, chosen: list[Entry]) -> None:
         """Measure in the model, or alone where that cannot be done or fails."""
         if self._in_model is not None and not self.state.note:
             try:
@@ -143,10 +212,10 @@ class Sharing(Session):
                 note = f"not measured in the model: {str(fault).splitlines()[-1]}"
                 self.progress.say(note)
                 self.note({"kind": "no_model", "note": note})
-        contested = [each for each in chosen if len(each.entry.keys) > 1]
+        contested = [each for each in chosen if len(each.keys) > 1]
         self._hold(contested, self._alone, "alone")
 
-    def _chosen(self, states: list[TaskState]) -> list[Entrant]:
+    def _chosen(self, states: list[TaskState]) -> list[Entry]:
         """What every task enters: those that promise most have contenders."""
         spreads = {name: start.spread for name, start in self.share_job.starts.items()}
         spreads |= {name: min(spreads.get(name, 0.0), _SEARCHED) for name in self.share_job.tuned}
@@ -158,10 +227,10 @@ class Sharing(Session):
         for state in order:
             is_worth_it = promised[state.task.info.name] >= least and room > 0
             found.append(self._entered(state, is_worth_it))
-            room -= len(found[-1].entry.keys) - 1
+            room -= len(found[-1].keys) - 1
         return found
 
-    def _entered(self, state: TaskState, is_worth_it: bool) -> Entrant:
+    def _entered(self, state: TaskState, is_worth_it: bool) -> Entry:
         """The incumbent of a task, and its contenders if it is worth it."""
         self.announce(state)
         with self.measurer.phases.timed("search_s"):
@@ -182,7 +251,7 @@ class Sharing(Session):
             if self._in_model is not None and not self.state.note:
                 for key in keys:
                     self._in_model.offer(state, key)
-        return Entrant(Entry(state, keys), proposals, donors)
+        return Entry(state, keys, proposals, donors)
 
     def _spread(self, state: TaskState) -> float:
         start = self.share_job.starts.get(state.task.info.name)
@@ -231,7 +300,7 @@ class Sharing(Session):
         best = [each for each in state.ranked() if each.key != state.default_key]
         return [donation_of(state.task.mod, each.trace) for each in best[:most]]
 
-    def _of_twin(self, state: TaskState) -> Entrant:
+    def _of_twin(self, state: TaskState) -> Entry:
         """A task of another shape: what the largest shape's task like it has, and its start."""
         (twin,) = self.share_job.takers[state.task.info.name]
         largest, proposals = self.state.tasks[twin], list[Proposal]()
@@ -246,14 +315,17 @@ class Sharing(Session):
                     proposals = search.next_batch(1)
         keys = [] if state.start is None else [state.start.key]
         keys += [each.key for each in proposals]
-        return Entrant(Entry(state, list(dict.fromkeys(keys))), proposals, [twin] * len(proposals))
+        return Entry(state, list(dict.fromkeys(keys)), proposals, [twin] * len(proposals))
 
-    def _hold(self, chosen: list[Entrant], judge: Judge, name: str) -> None:
+    def _hold(self, chosen: list[Entry], judge: Alone | InModel, name: str) -> None:
         """Measure a round, note it, and learn from it."""
-        self.progress.say(self._text(chosen, name))
+        contested = [len(each.keys) for each in chosen if len(each.keys) > 1]
+        self.progress.say(
+            f"{sum(contested)} schedules of {len(contested)} tasks take turns ({name})"
+        )
         # A round may take long, so all earlier measurements are handed over first.
         self.journal.hand_over()
-        judged = judge.judged([each.entry for each in chosen])
+        judged = judge.judged(chosen)
         spent = self.spent()
         self.note(
             {
@@ -261,36 +333,25 @@ class Sharing(Session):
                 "round": name,
                 "finals": {each: final._asdict() for each, final in judged.finals.items()},
                 "defaults": {
-                    each.entry.state.task.info.name: each.entry.state.default_key
+                    each.name: each.state.default_key
                     for each in chosen
-                    if each.entry.state.default is not None
+                    if each.state.default is not None
                 },
                 "by_task": {
-                    each.entry.state.task.info.name: self._trials(each, judged)
-                    for each in chosen
-                    if each.proposals
+                    each.name: self._trials(each, judged) for each in chosen if each.proposals
                 },
-                "donors": {
-                    each.entry.state.task.info.name: each.donors
-                    for each in chosen
-                    if each.proposals
-                },
+                "donors": {each.name: each.donors for each in chosen if each.proposals},
                 "rest_s": judged.rest_s,
                 **spent,
             }
         )
         for each in chosen:
             self._learn(each)
-        for each in chosen[:1]:
-            self.show(each.entry.state, phase="share")
+        self.show(chosen[0].state, phase="share")
 
-    def _text(self, chosen: list[Entrant], name: str) -> str:
-        contested = [len(each.entry.keys) for each in chosen if len(each.entry.keys) > 1]
-        return f"{sum(contested)} schedules of {len(contested)} tasks take turns ({name})"
-
-    def _trials(self, chosen: Entrant, judged: Judged) -> list[dict[str, Any]]:
+    def _trials(self, chosen: Entry, judged: Judged) -> list[dict[str, Any]]:
         """The proposals of a task as trials."""
-        state, found = chosen.entry.state, []
+        state, found = chosen.state, []
         task, calls = state.task.info, state.progress.weight
         final = judged.finals.get(task.name)
         for proposal in chosen.proposals:
@@ -303,9 +364,9 @@ class Sharing(Session):
             found.append(Trial.measured(proposal.key, outcome).as_json())
         return found
 
-    def _learn(self, chosen: Entrant) -> None:
+    def _learn(self, chosen: Entry) -> None:
         """Let the search of a task, and by it the predictor, learn from a round."""
-        state, proposals = chosen.entry.state, chosen.proposals
+        state, proposals = chosen.state, chosen.proposals
         if not proposals or not self.share_job.proposes:
             return
         # Extracting features may crash: that is then the fault of this task.
@@ -314,11 +375,11 @@ class Sharing(Session):
             search = self.searches.of(state)
             times_s = [state.known[each.key].outcome.median_s for each in proposals]
             search.learn(proposals, times_s)
-            first_s = state.finals_s.get(chosen.entry.keys[0])
+            first_s = state.finals_s.get(chosen.keys[0])
             start = state.start
             if search.guide is not None and start is not None and first_s is not None:
                 points = known_points(search.space, [start])[0]
-                if start.key == chosen.entry.keys[0] and points[0] not in search.times_s:
+                if start.key == chosen.keys[0] and points[0] not in search.times_s:
                     search.times_s[points[0]] = first_s
                     search.guide.learn_points(points, [first_s])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ from fewtune.artifacts import (
     CurvePoint,
     Fingerprint,
     LogInfo,
+    PredictedTask,
     PredictReport,
     Selection,
     SharedTask,
     ShareReport,
     ShareRound,
     ShareStatus,
-    Skeleton,
     TuneReport,
 )
 from fewtune.bank.bank import Bank
@@ -27,21 +26,20 @@ from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.predictor import chosen_digest
-from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import point_from_json, sampling
 from fewtune.search.warm_start import measured_trials
-from fewtune.sharing.job import ShareJob, Start
+from fewtune.sharing.session import ShareJob, Start
 from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
-from fewtune.task.extract import Task, read_tasks
-from fewtune.timing.cache_state import MEASURING, weights_outgrow_cache
+from fewtune.task.extract import Task
+from fewtune.timing.cache_state import weights_outgrow_cache
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
-from fewtune.tuning.child_process import supervise
+from fewtune.tuning.child_process import measured
 from fewtune.tuning.final import Final
-from fewtune.tuning.job import Runner, Work, Workplace
+from fewtune.tuning.job import Runner
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
@@ -55,30 +53,6 @@ _RULES = {
     "other shapes": "each task of another shape measures the schedule that the largest shape's "
     "task like it has now, moved to its own extents",
 }
-
-
-class SharingWork(ShareJob):
-    """A job of sharing, with the session that does it."""
-
-    def run(self, place: Workplace) -> None:
-        """Share schedules; see `fewtune.sharing.session`."""
-        # Only the child needs the session and all that it imports.
-        from fewtune.sharing.judges import InModel
-        from fewtune.sharing.session import Sharing
-
-        judge, directory = None, self.model
-        # A model that runs on this processor is needed, and kernels that can be linked.
-        can_run = self.options.finals > 1 and place.device.can.finals_in_model
-        if can_run and directory is not None and KernelStore.of(place.target) is not None:
-            if (directory / Skeleton.file_name).is_file():
-                tasks, skeleton = read_tasks(directory), Skeleton.read(directory)
-                threads = place.device.fingerprint.threads
-
-                def judge(session: Sharing) -> InModel:
-                    return InModel(skeleton, tasks, session.measurer, threads)
-            else:
-                place.progress.say(f"not measured in the model: {directory} has no skeleton")
-        Sharing(self, place, judge).run()
 
 
 def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
@@ -95,6 +69,8 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     run: Runner | None = None,
 ) -> ShareReport:
     """Give every task the fastest schedule that is found; write the log of all.
+
+    A strategy that predicts measures nothing: each task keeps its predicted schedule.
 
     Parameters
     ----------
@@ -124,7 +100,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     tuned = TuneReport.read(tune_directory)
     predicted = PredictReport.read(predict_directory)
     require_own(tune_directory, fingerprint)
-    if not LogInfo.read(tune_directory).checked:
+    if not (tuned.is_predicted or LogInfo.read(tune_directory).checked):
         raise InputError(
             f"{tune_directory} is a log whose outputs were not compared: tune the model again"
         )
@@ -151,22 +127,28 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         twins=sorted(selection.twins),
     )
     named = [*job.takers, *job.tuned]
+    contesting = [by_name[name] for name in named]
     events: list[dict[str, Any]] = []
-    if named:
-        work = Work(
-            SharingWork(**vars(job)),
-            [by_name[name] for name in named],
+    if not tuned.is_predicted:
+        events = measured(
+            job,
+            contesting,
             fingerprint,
-            _header(job, by_name, fingerprint, tune_directory, predict_directory),
             journal_directory,
+            run,
+            takers=job.takers,
+            logs=[file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
+            predictor=chosen_digest(job.options.predictor),
+            cold_weights=job.cold_weights,
+            options=job.options.model_dump(mode="json", exclude={"budget_s"}),
         )
-        events = (run or supervise)(work)
     starts = {name: start.trial for name, start in job.starts.items()}
-    state = RunState([by_name[name] for name in named], named, job.tuned, starts)
+    state = RunState(contesting, named, job.tuned, starts)
     state.replay(events)
     # What no round has measured is still as it was predicted.
     is_predicted = bool(job.starts) and not any(each.gains for each in state.tasks.values())
-    log_info(fingerprint).model_copy(update={"predicted": is_predicted}).write(directory)
+    info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
+    info.write(directory)
     trials = {name: _published(state.tasks[name]) for name in named}
     rest = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, rest)}
@@ -179,43 +161,22 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     )
     write_wrong_schedules(directory, state.tasks.values())
     _curve(predicted, predict_directory, tuned, state).write(directory)
-    report = _report(selection, job, state, events)
-    report.write(directory)
-    return report
-
-
-def take_predicted(selection: Selection, predict_directory: Path, directory: Path) -> ShareReport:
-    """Write the result of a strategy that measures nothing: what was predicted."""
-    predicted = PredictReport.read(predict_directory)
-    for file in predict_directory.iterdir():
-        if file.is_file() and file.name != PredictReport.file_name:
-            shutil.copyfile(file, directory / file.name)
-    Curve(points=[]).write(directory)
-    status: dict[str, ShareStatus] = {"predicted": "predicted", "known": "known"}
-    lines = [
-        SharedTask(
-            task=line.task,
-            donors=[],
-            donor=line.origin if line.status == "known" else None,
-            status=status.get(line.status, "default"),
-            valid=0,
-            trials=0,
-            failures={},
-            default_ms=None,
-            best_ms=line.known_ms,
-            note=line.note,
-        )
-        for line in predicted.tasks
-    ]
+    lines = {line.task: line for line in predicted.tasks}
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=lines,
-        rounds=[],
-        trials=0,
-        sharing_s=0.0,
-        stopped_by="predicted",
-        prediction=predicted.prediction,
+        tasks=[
+            task_line(state.tasks[name], donors, events, lines.get(name))
+            for name, donors in job.takers.items()
+        ],
+        representatives=[state.tasks[name].report() for name in sorted(job.tuned)],
+        rounds=rounds_of(events),
+        note=state.note,
+        trials=state.trials,
+        sharing_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
+        stopped_by="predicted" if tuned.is_predicted else state.stopped_by or "nothing_to_tune",
+        prediction=predicted.prediction if tuned.is_predicted else None,
     )
     report.write(directory)
     return report
@@ -278,27 +239,6 @@ def _banked(selection: Selection, bank: Bank | None) -> dict[str, list[Any]]:
     }
 
 
-def _header(
-    job: ShareJob,
-    by_name: dict[str, Task],
-    fingerprint: Fingerprint,
-    tune_directory: Path,
-    predict_directory: Path,
-) -> dict[str, Any]:
-    """Everything that the trials of a journal depend on."""
-    return {
-        "machine": fingerprint.identity(),
-        "target": fingerprint.target,
-        "workloads": {name: by_name[name].info.workload for name in [*job.takers, *job.tuned]},
-        "takers": job.takers,
-        "logs": [file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
-        "predictor": chosen_digest(job.options.predictor),
-        "cold_weights": job.cold_weights,
-        "measuring": MEASURING,
-        "options": job.options.model_dump(mode="json", exclude={"budget_s"}),
-    }
-
-
 def _published(state: TaskState) -> list[Trial]:
     """The log's trials of a task; what was never measured keeps its predicted schedule."""
     found = state.published()
@@ -326,25 +266,13 @@ def _curve(
     )
 
 
-def _report(
-    selection: Selection, job: ShareJob, state: RunState, events: list[dict[str, Any]]
-) -> ShareReport:
-    return ShareReport(
-        model=selection.model,
-        strategy=selection.strategy,
-        tasks=[task_line(state.tasks[n], donors, events) for n, donors in job.takers.items()],
-        representatives=[state.tasks[n].report() for n in sorted(job.tuned)],
-        rounds=rounds_of(events),
-        note=state.note,
-        trials=state.trials,
-        sharing_s=round(state.elapsed_s, 3),
-        stolen_s=round(state.stolen_s, 3),
-        stopped_by=state.stopped_by or "nothing_to_tune",
-    )
-
-
-def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]]) -> SharedTask:
-    """The result of one task, read from the journal."""
+def task_line(
+    known: TaskState,
+    donors: list[str],
+    events: list[dict[str, Any]],
+    predicted: PredictedTask | None = None,
+) -> SharedTask:
+    """The result of one task, read from the journal; of one never measured, what was predicted."""
     name, best = known.task.info.name, known.incumbent
     origins = {
         Trial.from_json(entry).key: donor
@@ -362,6 +290,10 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         status = "searched" if best.key in origins else "predicted"
     best_s = known.progress.current_s
     default_s = known.default.outcome.median_s if known.default is not None else float("inf")
+    note = known.crash_note
+    if predicted is not None and not known.gains and not known.crashed:
+        best_s = best_s if predicted.known_ms is None else predicted.known_ms / 1e3
+        donor, status, note = predicted.origin, predicted.status, predicted.note
     return SharedTask(
         task=name,
         donors=donors,
@@ -372,7 +304,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         default_ms=_ms(default_s),
         best_ms=_ms(best_s),
         failures=known.failures(),
-        note=known.crash_note,
+        note=note,
     )
 
 

@@ -42,9 +42,8 @@ from fewtune.process.early_end import is_asked_to_end
 from fewtune.progress.progress import Steps
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
-from fewtune.sharing.share import share_schedules, take_predicted
+from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import extract_tasks, read_tasks, write_tasks
-from fewtune.tuning.tune import empty_report
 from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
@@ -251,9 +250,6 @@ def _select(run: Run, scratch: Path) -> None:
 @_step("tune", "tune", "fingerprint extract_tasks select_tasks")
 def _tune(run: Run, scratch: Path) -> None:
     selection, options = Selection.read(run.place("select_tasks")), run.options["tune"]
-    if options.predicts(selection.method):
-        empty_report(selection, run.fingerprint, options, scratch)
-        return
     with run.measuring("tune", by_fleet=True):
         tune_tasks(
             read_tasks(run.place("extract_tasks")),
@@ -270,9 +266,6 @@ def _tune(run: Run, scratch: Path) -> None:
 def _share(run: Run, scratch: Path) -> None:
     tasks, selection = run.place("extract_tasks"), Selection.read(run.place("select_tasks"))
     tuned = TuneReport.read(run.place("tune"))
-    if tuned.is_predicted:
-        take_predicted(selection, run.place("predict"), scratch)
-        return
     with run.measuring("share schedules of", by_fleet=True):
         share_schedules(
             read_tasks(tasks),

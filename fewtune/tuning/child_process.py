@@ -13,8 +13,9 @@ import json
 import signal
 from contextlib import closing
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, ClassVar
+
+from pydantic import ConfigDict, SkipValidation
 
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import JournalError, Terminated
@@ -26,7 +27,8 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.job import Work, Workplace
+from fewtune.timing.cache_state import MEASURING
+from fewtune.tuning.job import Runner, SessionJob, Work, Workplace
 from fewtune.tuning.task_state import crash_text
 
 
@@ -41,16 +43,56 @@ def packed(tasks: list[Task]) -> list[tuple[TaskInfo, str]]:
     return [(task.info, tvm.ir.save_json(task.mod)) for task in tasks]
 
 
+def measured(
+    job: SessionJob,
+    tasks: list[Task],
+    fingerprint: Fingerprint,
+    journal_directory: Path,
+    run: Runner | None,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    """Have a job's session measure tasks, and return the events of its journal.
+
+    Parameters
+    ----------
+    job : SessionJob
+    tasks : list of Task
+    fingerprint : Fingerprint
+    journal_directory : Path
+        Scratch that outlives a kill.
+    run : callable, optional
+        What carries the work out; `supervise` unless given.
+    more
+        What the trials depend on besides, as JSON values.
+
+    Raises
+    ------
+    FewtuneError
+        What stopped the measuring, in one line.
+    """
+    header = {
+        "machine": fingerprint.identity(),
+        "target": fingerprint.target,
+        "tvm": fingerprint.versions.get("apache-tvm", ""),
+        "workloads": {task.info.name: task.info.workload for task in tasks},
+        "measuring": MEASURING,
+        **more,
+    }
+    work = Work(job, tasks, fingerprint, header, journal_directory)
+    return (run or supervise)(work) if tasks else []
+
+
 class MeasuringJob(Job):
-    """`Work`, as it is sent to the child; the session's job by its class and arguments."""
+    """`Work`, as it is sent to the child."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     shows_output: ClassVar[bool] = True
     # NumPy's matrices are small here, and workers compile on all cores. In a profile of sharing
     # SqueezeNet, solving for at most 180 unknowns took 76 ms with several threads, 0.4 ms with one.
     environment: ClassVar[dict[str, str]] = {"OPENBLAS_NUM_THREADS": "1"}
 
-    session: str
-    arguments: dict[str, Any]
+    session: SkipValidation[SessionJob]
     tasks: list[tuple[TaskInfo, str]]
     fingerprint: Fingerprint
     header: dict[str, Any]
@@ -66,11 +108,10 @@ class MeasuringJob(Job):
 
     def hold(self, journal: Journal, progress: Progress) -> None:
         """Hold the session."""
-        session = resolve_name(self.session).from_json(self.arguments)
         tasks = [Task(info, module_of(text)) for info, text in self.tasks]
         device = device_of(self.fingerprint)
         with device.open() as pool:
-            session.run(Workplace(tasks, device.target, journal, progress, pool, device))
+            self.session.run(Workplace(tasks, device.target, journal, progress, pool, device))
 
 
 def supervise(work: Work) -> list[dict[str, Any]]:
@@ -85,8 +126,7 @@ def supervise(work: Work) -> list[dict[str, Any]]:
     """
     path = journal_path(work.journal_directory, work.header)
     job = MeasuringJob(
-        session=work.place,
-        arguments=work.job.as_json(),
+        session=work.job,
         tasks=packed(work.tasks),
         fingerprint=work.fingerprint,
         journal=path,

@@ -8,90 +8,60 @@ search starts from the best of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fewtune.machine.host import stolen_s
-from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.measure.measurer import module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.predictor.training_samples import Sampled
 from fewtune.process.early_end import is_asked_to_end, listen
-from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_cost_model, make_strategy
 from fewtune.search.warm_start import known_points
-from fewtune.storage.journal import Journal
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
-from fewtune.tuning.job import TuneJob, Workplace
+from fewtune.tuning.job import SessionJob, Workplace
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import PriorResult, TaskState
 
 
-class JournaledRun:
-    """A run whose every step is in a journal, from which it resumes.
+@dataclass(frozen=True)
+class TuneJob(SessionJob):
+    """The work of a tuning session.
 
-    Parameters
+    Attributes
     ----------
-    state : RunState
-        Takes over what the journal holds already.
-    journal : Journal
-    progress : Progress
-    measurer : Measurer
-        Its phases are noted with the events they belong to.
-    clock : callable
-        Monotonic seconds.
+    tuned : list of str
+        Names of the tasks to search.
+    options : TuneOptions
+    seeds : dict of list of Trial
+        Trials of older logs, by task: measured again before anything else.
+    cold_weights : bool
+        Whether measured calls find their weights in memory (`fewtune.timing.cache_state`).
+    stands_for : dict of float, optional
+        Share of the model's time that a task's schedules serve, over its own share.
+    covered : float
+        Part of the model's estimated time that the tasks, and those they stand for, make up.
     """
 
-    def __init__(
-        self,
-        state: RunState,
-        journal: Journal,
-        progress: Progress,
-        measurer: Measurer,
-        clock: Callable[[], float],
-    ) -> None:
-        self.state = state
-        self.state.resume(journal)
-        self.journal = journal
-        self.progress = progress
-        self.measurer = measurer
-        self._clock = clock
-        self._began_s = clock() - self.state.elapsed_s
-        self._unstolen_s = stolen_s() - self.state.stolen_s
+    tuned: list[str]
+    options: TuneOptions
+    seeds: dict[str, list[Trial]] = field(default_factory=dict)
+    cold_weights: bool = False
+    stands_for: dict[str, float] | None = None
+    covered: float = 1.0
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of tuning so far, those before an interruption included."""
-        return self._clock() - self._began_s
-
-    def announce(self, state: TaskState) -> None:
-        """Note the task that comes next: a crash is then known to be its fault."""
-        self.journal.append({"kind": "start", "task": state.task.info.name})
-
-    def note(self, event: dict[str, Any]) -> None:
-        """Journal an event, then take it in exactly as a resumed run would."""
-        kept_s = stolen_s() - self._unstolen_s
-        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
-        event = {**spent, **event}
-        self.journal.append(event)
-        self.state.take(event)
-
-    def note_default(self, state: TaskState, trial: Trial | None) -> None:
-        """Note the result of the default schedule; None if there is none."""
-        trial = trial or Trial(trace_key(None), None, "no_default_schedule")
-        self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
-
-    def spent(self) -> dict[str, Any]:
-        """The cost of a batch, for its event: seconds by phase."""
-        phases, self.measurer.phases = self.measurer.phases, Phases()
-        return {"phases": phases.as_json()}
+    def run(self, place: Workplace) -> None:
+        """Tune."""
+        Session(self, place).run()
 
 
 class Searches:
@@ -153,53 +123,12 @@ class Searches:
         return [each.guide.sampled(each.times_s) for each in searches if each.guide is not None]
 
 
+# Default schedules that are built together.
 _A_BATCH = 16
 
 
-def measured_defaults(
-    measurer: Measurer,
-    target: tvm.target.Target,
-    states: Sequence[TaskState],
-    announce: Callable[[TaskState], None],
-) -> Iterator[tuple[TaskState, Trial | None]]:
-    """Measure the default schedules of tasks, a few at a time.
-
-    Parameters
-    ----------
-    measurer : Measurer
-    target : Target
-    states : sequence of TaskState
-    announce : callable
-        Notes which task comes next.
-
-    Yields
-    ------
-    state : TaskState
-    trial : Trial or None
-        None if no default schedule can be made.
-    """
-    for start in range(0, len(states), _A_BATCH):
-        batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
-        for state in states[start : start + _A_BATCH]:
-            announce(state)
-            schedule = default_schedule(state.task.mod, target)
-            if schedule is None:
-                yield state, None
-            else:
-                batch.append((state, schedule))
-        outcomes = measurer.measure(
-            [schedule.mod for _, schedule in batch],
-            [module_specs(state.task.mod) for state, _ in batch],
-            [None] * len(batch),
-            races=[state.task.info.name for state, _ in batch],
-            checks=[state.check._replace(is_default=True) for state, _ in batch],
-        )
-        for (state, schedule), outcome in zip(batch, outcomes, strict=True):
-            yield state, Trial.of(schedule, outcome)
-
-
-class Session(JournaledRun):
-    """Tunes tasks, and measures the default schedule of every task given.
+class Session:
+    """Tunes tasks. Every step is in a journal, from which a killed session resumes.
 
     Parameters
     ----------
@@ -232,14 +161,13 @@ class Session(JournaledRun):
             own = (task.info.workload for task in place.tasks)
             learnt.teach(predictor, self.fingerprint, own)
         knowledge = Knowledge(make_cost_model(options.cost_model), predictor, cold_weights)
-        super().__init__(
-            RunState(place.tasks, job.tuned, earlier, starts),
-            place.journal,
-            place.progress,
-            device.measurer(place.pool, cold_weights=cold_weights),
-            clock,
-        )
-        self.target = place.target
+        self.journal, self.progress, self.target = place.journal, place.progress, place.target
+        self.state = RunState(place.tasks, job.tuned, earlier, starts)
+        self.state.resume(place.journal)
+        self.measurer = device.measurer(place.pool, cold_weights=cold_weights)
+        self._clock = clock
+        self._began_s = clock() - self.state.elapsed_s
+        self._unstolen_s = stolen_s() - self.state.stolen_s
         self.options = options
         self._covered = job.covered
         self._tasks_a_batch = device.parallel_tasks
@@ -247,6 +175,28 @@ class Session(JournaledRun):
         self._longest_batch_s = 0.0
         for name, times in (job.stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of tuning so far, those before an interruption included."""
+        return self._clock() - self._began_s
+
+    def announce(self, state: TaskState) -> None:
+        """Note the task that comes next: a crash is then known to be its fault."""
+        self.journal.append({"kind": "start", "task": state.task.info.name})
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Journal an event, then take it in exactly as a resumed run would."""
+        kept_s = stolen_s() - self._unstolen_s
+        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
+        event = {**spent, **event}
+        self.journal.append(event)
+        self.state.take(event)
+
+    def spent(self) -> dict[str, Any]:
+        """The cost of a batch, for its event: seconds by phase."""
+        phases, self.measurer.phases = self.measurer.phases, Phases()
+        return {"phases": phases.as_json()}
 
     @property
     def total_trials(self) -> int:
@@ -297,22 +247,36 @@ class Session(JournaledRun):
     def conclude(self) -> None:
         """Do what follows the search."""
 
-    def measure_defaults(self, waiting: list[TaskState]) -> None:
-        """Measure the default schedules of tasks."""
-        began_s = self.elapsed_s
-        for state, trial in measured_defaults(self.measurer, self.target, waiting, self.announce):
-            self.note_default(state, trial)
+    def measure_defaults(self) -> None:
+        """Measure the default schedules that are not known: a searched one has to be faster."""
+        waiting = self.state.without_default()
+        for start in range(0, len(waiting), _A_BATCH):
+            able: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
+            for state in waiting[start : start + _A_BATCH]:
+                self.announce(state)
+                schedule = default_schedule(state.task.mod, self.target)
+                if schedule is not None:
+                    able.append((state, schedule))
+                else:
+                    self._note_default(state, Trial(trace_key(None), None, "no_default_schedule"))
+            outcomes = self.measurer.measure(
+                [schedule.mod for _, schedule in able],
+                [module_specs(state.task.mod) for state, _ in able],
+                [None] * len(able),
+                races=[state.task.info.name for state, _ in able],
+                checks=[state.check._replace(is_default=True) for state, _ in able],
+            )
+            for (state, schedule), outcome in zip(able, outcomes, strict=True):
+                self._note_default(state, Trial.of(schedule, outcome))
         if waiting:
             self.note({"kind": "phases", **self.spent()})
-            self.progress.say(
-                f"default schedules of {len(waiting)} tasks measured in "
-                f"{self.elapsed_s - began_s:.0f} s"
-            )
+
+    def _note_default(self, state: TaskState, trial: Trial) -> None:
+        self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
     def search(self) -> str:
         """Search until the budget is spent or nothing is gained; return the reason."""
-        # A searched schedule has to beat the default one.
-        self.measure_defaults(self.state.without_default())
+        self.measure_defaults()
         if not self.state.tuned:
             return "nothing_to_tune"
         tuned = [self.state.tasks[name].progress for name in self.state.tuned]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fewtune.artifacts import TunedTask, TuneStatus
 from fewtune.runtime.tvm import tvm
@@ -32,19 +32,6 @@ class PriorResult(NamedTuple):
     trials: list[Trial]
     default: Trial | None = None
     finished: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "trials": [trial.as_json() for trial in self.trials],
-            "default": self.default.as_json() if self.default is not None else None,
-            "finished": self.finished,
-        }
-
-    @staticmethod
-    def from_json(entry: dict[str, Any]) -> PriorResult:
-        default = Trial.from_json(entry["default"]) if entry["default"] is not None else None
-        trials = [Trial.from_json(each) for each in entry["trials"]]
-        return PriorResult(trials, default, entry["finished"])
 
 
 # A candidate that takes this many times the winner's time takes part in no decision.

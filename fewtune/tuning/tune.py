@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
+from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport, text_sha256
 from fewtune.measure.device import device_of
 from fewtune.options import DEFAULT_STRATEGY, TuneOptions
 from fewtune.predictor import NEVER, chosen_digest
@@ -15,10 +13,11 @@ from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info, read_seeds
 from fewtune.task.extract import Task
-from fewtune.timing.cache_state import MEASURING, weights_outgrow_cache
-from fewtune.tuning.child_process import supervise
-from fewtune.tuning.job import Runner, TuneJob, Work, Workplace
+from fewtune.timing.cache_state import weights_outgrow_cache
+from fewtune.tuning.child_process import measured
+from fewtune.tuning.job import Runner
 from fewtune.tuning.run_state import RunState
+from fewtune.tuning.session import TuneJob
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 
 # A resumed run may have another budget. All other options must be equal.
@@ -30,37 +29,6 @@ _BUDGET = {
 }
 
 
-class TuneWork(TuneJob):
-    """A job of tuning, with the session that does it."""
-
-    def run(self, place: Workplace) -> None:
-        """Tune; only the process that does needs the search and all that it imports."""
-        from fewtune.tuning.session import Session
-
-        Session(self, place).run()
-
-
-def journal_header(
-    fingerprint: Fingerprint,
-    tasks: list[Task],
-    tuned: list[str],
-    options: TuneOptions,
-    cold_weights: bool,
-) -> dict[str, Any]:
-    """Everything that the trials of a journal depend on."""
-    return {
-        "machine": fingerprint.identity(),
-        "target": fingerprint.target,
-        "tvm": fingerprint.versions.get("apache-tvm", ""),
-        "workloads": {task.info.name: task.info.workload for task in tasks},
-        "tuned": sorted(tuned),
-        "cold_weights": cold_weights,
-        "measuring": MEASURING,
-        "search": options.model_dump(mode="json", exclude=_BUDGET),
-        "predictor": chosen_digest(options.predictor),
-    }
-
-
 def run_session(
     tasks: list[Task],
     job: TuneJob,
@@ -68,40 +36,31 @@ def run_session(
     journal_directory: Path,
     run: Runner | None = None,
 ) -> RunState:
-    """Tune tasks in a child process; resume from the journal if there is one.
-
-    Parameters
-    ----------
-    tasks : list of Task
-        Every task whose default schedule is to be known.
-    job : TuneJob
-    fingerprint : Fingerprint
-    journal_directory : Path
-        Scratch that outlives a kill.
-    run : callable, optional
-        What carries the work out; `supervise` unless given.
+    """Tune tasks; `measured` says how.
 
     Returns
     -------
     state : RunState
         Everything measured. The journal stays: the caller removes it once the result is written.
-
-    Raises
-    ------
-    FewtuneError
-        What stopped the child, in one line.
     """
-    events: list[dict[str, Any]] = []
-    if tasks:
-        header = journal_header(fingerprint, tasks, job.tuned, job.options, job.cold_weights)
-        if job.stands_for:
-            # It decides which task gets the next batch.
-            header["stands_for"] = job.stands_for
-        if job.seeds:
-            text = json.dumps(job.seeds_as_json(), sort_keys=True)
-            header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        work = Work(TuneWork(**vars(job)), tasks, fingerprint, header, journal_directory)
-        events = (run or supervise)(work)
+    options, more = job.options, dict[str, Any]()
+    if job.stands_for:
+        # It decides which task gets the next batch.
+        more["stands_for"] = job.stands_for
+    if job.seeds:
+        more["seeds"] = text_sha256(str(sorted(job.seeds.items())))[:16]
+    events = measured(
+        job,
+        tasks,
+        fingerprint,
+        journal_directory,
+        run,
+        tuned=sorted(job.tuned),
+        cold_weights=job.cold_weights,
+        search=options.model_dump(mode="json", exclude=_BUDGET),
+        predictor=chosen_digest(options.predictor),
+        **more,
+    )
     state = RunState(tasks, job.tuned)
     state.replay(events)
     return state
@@ -117,6 +76,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     run: Runner | None = None,
 ) -> TuneReport:
     """Tune the representatives of a selection and write the tuning log into ``directory``.
+
+    The log of a strategy that predicts is empty.
 
     Parameters
     ----------
@@ -139,6 +100,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     """
     searches_all = options.strategy != DEFAULT_STRATEGY or options.predictor == NEVER
     tuned = selection.worth if searches_all or selection.method == "all" else selection.unknown
+    predicts = options.predicts(selection.method)
+    tuned = [] if predicts else tuned
     kept = [task for task in tasks if task.info.name in set(tuned)]
     workloads = {task.info.name: task.info.workload for task in kept}
     if selection.method == "all":
@@ -156,7 +119,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
     )
     state = run_session(kept, job, fingerprint, journal_directory, run)
-    log_info(fingerprint).write(directory)
+    info = log_info(fingerprint)
+    info.model_copy(update={"predicted": predicts, "checked": not predicts}).write(directory)
     write_database(
         directory,
         {name: known.task.mod for name, known in state.tasks.items()},
@@ -166,30 +130,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     write_wrong_schedules(directory, state.tasks.values())
     Curve(points=state.curve).write(directory)
     report = _report(selection, options, state, cold_weights=cold_weights)
-    report.write(directory)
-    return report
-
-
-def empty_report(
-    selection: Selection, fingerprint: Fingerprint, options: TuneOptions, directory: Path
-) -> TuneReport:
-    """Write the tuning log of a run that measures nothing: it is empty."""
-    log_info(fingerprint).model_copy(update={"predicted": True, "checked": False}).write(directory)
-    write_database(directory, {}, {}, target_from_json(fingerprint.target))
-    Curve(points=[]).write(directory)
-    report = TuneReport(
-        model=selection.model,
-        strategy=selection.strategy,
-        tasks=[],
-        trials=0,
-        trials_per_task=options.trials_per_task,
-        tuning_s=0.0,
-        search_s=0.0,
-        build_s=0.0,
-        run_s=0.0,
-        model_update_s=0.0,
-        stopped_by="predicted",
-    )
+    if predicts:
+        report = report.model_copy(update={"stopped_by": "predicted"})
     report.write(directory)
     return report
 

@@ -15,8 +15,8 @@ from fewtune.fleet.worker import Answer
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.job import Work, Workplace
-from fewtune.tuning.tune import TuneWork
+from fewtune.tuning.job import SessionJob, Work
+from fewtune.tuning.session import TuneJob
 from tests.made.tasks import made_task
 from tests.tuned_tiny import fingerprint
 
@@ -24,18 +24,8 @@ HEADER = {"of": "a test"}
 TASKS = ("first", "second", "third")
 
 
-class Sharing:
+class Sharing(SessionJob):
     """A job of which only the machines know more."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Sharing:
-        return cls()
-
-    def run(self, place: Workplace) -> None:
-        """It runs on a machine."""
 
 
 class Machines:
@@ -138,9 +128,9 @@ def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path, count):
-    job = TuneWork(list(TASKS), TuneOptions(), covered=0.5)
+    job = TuneJob(list(TASKS), TuneOptions(), covered=0.5)
     work = Work(job, [made_task(name) for name in TASKS], fingerprint(), HEADER, tmp_path)
-    parts = [cast(TuneWork, part.job) for part in parts_of(work, count)]
+    parts = [cast(TuneJob, part.job) for part in parts_of(work, count)]
     assert len(parts) == min(count, len(TASKS))
     assert sorted(name for part in parts for name in part.tuned) == sorted(TASKS)
     assert sum(part.covered for part in parts) == pytest.approx(0.5)

@@ -16,7 +16,7 @@ from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.sharing.share import share_schedules
-from fewtune.tuning.job import TuneJob
+from fewtune.tuning.session import TuneJob
 from fewtune.tuning.tune import run_session, tune
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids

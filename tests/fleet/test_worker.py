@@ -1,9 +1,9 @@
 """The sessions below a Dask worker: they answer, die, hang, and wait for their device."""
 
 import os
+import pickle
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +13,7 @@ from fewtune.fleet.worker import Answer, carry_out, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
 from fewtune.tuning.child_process import MeasuringJob, packed
-from fewtune.tuning.job import Work
-from fewtune.tuning.tune import TuneWork
+from fewtune.tuning.session import TuneJob
 from tests import tuned_tiny
 from tests.waiting import until
 
@@ -38,16 +37,14 @@ def whole() -> dict[str, Any]:
     """A session that measures a default schedule, then two candidates."""
     task, own = tuned_tiny.convolutions()["c"], tuned_tiny.fingerprint()
     options = TuneOptions(trials_per_task=2, batch_size=2, least_gain=0.0)
-    job = TuneWork([task.info.name], options)
+    job = TuneJob([task.info.name], options)
     measuring = MeasuringJob(
-        session=Work(job, [], own, {}, Path()).place,
-        arguments=job.as_json(),
+        session=job,
         tasks=packed([task]),
         fingerprint=own,
         header={},
     )
-    job_json = measuring.model_dump(mode="json")
-    return {"job": job_json, "folders": {}, "events": []}
+    return {"job": pickle.dumps(measuring), "folders": {}, "events": []}
 
 
 def test_a_session_answers_batch_by_batch_and_ends():

@@ -22,16 +22,16 @@ class MadeJudge:
         """Nothing was built."""
 
     def judged(self, entries: list[Entry]) -> Judged:
-        self.rounds.append({state.task.info.name: keys for state, keys in entries})
+        self.rounds.append({entry.name: entry.keys for entry in entries})
         found = Judged({}, {}, rest_s=1e-3)
-        for state, keys in entries:
-            name, samples = state.task.info.name, {}
-            for key in keys:
+        for entry in entries:
+            name, samples = entry.name, {}
+            for key in entry.keys:
                 said = self._says(name, key)
                 if isinstance(said, str):
                     found.failures[name, key] = Outcome.failed(Failure(WRONG_OUTPUT, said))
                 else:
-                    samples[key] = [said * state.progress.weight]
+                    samples[key] = [said * entry.state.progress.weight]
             found.finals[name] = Final.of(list(samples), [list(samples.values())] * 2)
         return found
 

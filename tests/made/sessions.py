@@ -16,8 +16,8 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
-from fewtune.tuning.job import TuneJob, Workplace
-from fewtune.tuning.session import Session
+from fewtune.tuning.job import Workplace
+from fewtune.tuning.session import Session, TuneJob
 from tests import tuned_tiny
 
 BATCH_S = 10.0

@@ -14,7 +14,7 @@ from fewtune.bank.build import build_bank
 from fewtune.bank.options import BankOptions
 from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
-from fewtune.options import TuneOptions
+from fewtune.options import ShareOptions, TuneOptions
 from fewtune.prediction.options import PredictOptions
 from fewtune.prediction.predict import Chosen, choose_schedules
 from fewtune.prediction.predict_apart import lots, predict_apart
@@ -22,10 +22,10 @@ from fewtune.runtime.tvm import set_threads, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
-from fewtune.sharing.share import take_predicted
+from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import RECORDS, best_trials, read_database
 from fewtune.storage.log_archive import logs_below, merge
-from fewtune.tuning.tune import empty_report
+from fewtune.tuning.tune import tune
 from fewtune.workers.kernel_build import KernelMaker, Made
 from tests import tuned_tiny
 from tests.prediction.crashing import DyingJob
@@ -124,7 +124,7 @@ def test_processes_apart_predict_the_same_log_and_leave_nothing(tmp_path):
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     here = tuned_tiny.predicted()
     assert (tmp_path / "apart" / RECORDS).read_bytes() == (here / RECORDS).read_bytes()
-    assert report.tasks == PredictReport.read(here).tasks
+    assert PredictReport.read(tmp_path / "apart").tasks == PredictReport.read(here).tasks
     assert report.prediction == PredictReport.read(here).prediction
 
 
@@ -181,11 +181,23 @@ def test_a_strategy_that_predicts_measures_nothing(tmp_path):
     assert not selection.clusters
     assert options.predicts(selection.method)
     assert not TuneOptions().predicts("cliques")
-    (tmp_path / "tune").mkdir()
-    empty_report(selection, tuned_tiny.fingerprint(), options, tmp_path / "tune")
+    for name in ("tune", "share"):
+        (tmp_path / name).mkdir()
+    own, journals = tuned_tiny.fingerprint(), tmp_path / "journals"
+    tune(tuned_tiny.tasks(), selection, own, options, journals, tmp_path / "tune")
     assert TuneReport.read(tmp_path / "tune").is_predicted
-    (tmp_path / "share").mkdir()
-    report = take_predicted(selection, tuned_tiny.predicted(), tmp_path / "share")
+    report = share_schedules(
+        tuned_tiny.tasks(),
+        selection,
+        tuned_tiny.predicted(),
+        tmp_path / "tune",
+        own,
+        ShareOptions(),
+        journals,
+        tmp_path / "share",
+    )
+    assert {line.status for line in report.tasks} == {"predicted"}
+    assert LogInfo.read(tmp_path / "share").predicted
     assert not (tmp_path / "journals").exists()
     assert (report.trials, report.stopped_by) == (0, "predicted")
     ours, theirs = (read_database(each) for each in (tmp_path / "share", tuned_tiny.predicted()))

@@ -32,7 +32,7 @@ def share(
     """Share in a new folder of ``root``; its journals are kept."""
     directory = root / f"share{len(list(root.glob('share*')))}"
     model = tuned_tiny.extracted()
-    with mock.patch("fewtune.sharing.judges.InModel", lambda *_: judge):
+    with mock.patch("fewtune.sharing.session.InModel", lambda *_: judge):
         return tuned_tiny.share(directory, root / "journals", options, model, **changed)
 
 

@@ -10,7 +10,7 @@ from fewtune.errors import InputError, JournalError
 from fewtune.pipelines.cli import main
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.storage.log_archive import merge, read_seeds
-from fewtune.tuning.job import TuneJob
+from fewtune.tuning.session import TuneJob
 from fewtune.tuning.tune import run_session
 from tests import tuned_tiny
 

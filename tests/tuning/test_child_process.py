@@ -6,7 +6,6 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,22 +13,15 @@ from fewtune.process.apart import JobFailedError
 from fewtune.process.early_end import ending_early, listen
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
-from fewtune.tuning.job import Work, Workplace
+from fewtune.tuning.job import SessionJob, Work, Workplace
 from tests import tuned_tiny
 
 
 @dataclass(frozen=True)
-class Killed:
+class Killed(SessionJob):
     """A session that begins a task and is sent a signal."""
 
     number: int
-
-    def as_json(self) -> dict[str, Any]:
-        return vars(self)
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Killed:
-        return cls(**given)
 
     def run(self, place: Workplace) -> None:
         place.journal.append({"kind": "start", "task": "conv"})
@@ -38,17 +30,10 @@ class Killed:
 
 
 @dataclass(frozen=True)
-class Raises:
+class Raises(SessionJob):
     """A session that raises in one of two tasks, and goes on without it; or before any."""
 
     begins: bool
-
-    def as_json(self) -> dict[str, Any]:
-        return vars(self)
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Raises:
-        return cls(**given)
 
     def run(self, place: Workplace) -> None:
         if not self.begins:

@@ -6,15 +6,16 @@ import multiprocessing
 import os
 import signal
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import psutil
 import pytest
 
 from fewtune.errors import JournalError
 from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import journal_path, lay_crash
-from fewtune.tuning.job import TuneJob
-from fewtune.tuning.tune import journal_header, run_session
+from fewtune.tuning.child_process import lay_crash
+from fewtune.tuning.session import TuneJob
+from fewtune.tuning.tune import run_session
 from tests import tuned_tiny
 from tests.made.sessions import batches, conv, events_of, session
 from tests.waiting import until
@@ -22,22 +23,25 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
+def events_in(folder: Path) -> list[dict]:
+    """The events of the one journal of a folder; none before it is there."""
+    return [event for path in folder.glob("*.jsonl") for event in events_of(path)]
+
+
 def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path):
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
     arguments = ([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
-    header = journal_header(fingerprint, [task], [task.info.name], options, False)
-    path = journal_path(tmp_path, header)
 
     def run_in_own_group() -> None:
         os.setsid()
         run_session(*arguments)
 
     def trials() -> list[dict]:
-        return [entry for event in events_of(path) for entry in event.get("trials", [])]
+        return [entry for event in events_in(tmp_path) for entry in event.get("trials", [])]
 
     def is_at(moment: str) -> bool:
-        return any(event["kind"] == moment for event in events_of(path))
+        return any(event["kind"] == moment for event in events_in(tmp_path))
 
     def reaches(child: BaseProcess, moment: str) -> bool:
         until(lambda: is_at(moment) or not child.is_alive(), pause_s=0.005)
@@ -65,15 +69,13 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
     assert len(after) == state.trials == 9
     assert len({json.dumps(entry["trace"]) for entry in after}) == 9
     assert [t.as_json() for t in state.tasks[task.info.name].trials] == after
-    assert sum(event["kind"] == "default" for event in events_of(path)) == 1
+    assert sum(event["kind"] == "default" for event in events_in(tmp_path)) == 1
     assert state.stopped_by == "trials"
 
 
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
-    header = journal_header(fingerprint, [task], [task.info.name], options, False)
-    path = journal_path(tmp_path, header)
 
     def run_in_own_group() -> None:
         os.setsid()
@@ -82,7 +84,7 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
     child.start()
     try:
-        until(lambda: any(event["kind"] == "batch" for event in events_of(path)), pause_s=0.005)
+        until(lambda: any(event["kind"] == "batch" for event in events_in(tmp_path)), pause_s=0.005)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         # The tuning process, the one that forks workers, and the workers.
