@@ -138,7 +138,7 @@ def pool() -> WorkerPool:
     return workers
 
 
-def _supervise_here(work: Work) -> list[dict[str, Any]]:
+def _here(work: Work) -> list[dict[str, Any]]:
     """Stand in for `child_process.supervise`, without the seconds that a child takes."""
     path = journal_path(work.journal_directory, work.header)
     journal = Journal(path, work.header)
@@ -222,10 +222,7 @@ def one_round() -> AbstractContextManager[object]:
 @contextmanager
 def in_this_process() -> Iterator[None]:
     """Within the block, tuning and sharing do their work in this process."""
-    with (
-        mock.patch("fewtune.tuning.tune.supervise", _supervise_here),
-        mock.patch("fewtune.sharing.share.supervise", _supervise_here),
-    ):
+    with mock.patch("fewtune.tuning.child_process.supervise", _here):
         yield
 
 
