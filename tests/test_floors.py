@@ -240,13 +240,13 @@ BUDGETS = {
     "benchmark": 1208,
     "compile": 792,
     "deploy": 939,
-    "fleet": 501,
+    "fleet": 504,
     "loose": 906,
     "machine": 575,
     "measure": 326,
     "model": 3492,
     "model_check": 214,
-    "prediction": 393,
+    "prediction": 379,
     "onnx_graph": 4163,
     "predictor": 855,
     "process": 971,
@@ -257,22 +257,22 @@ BUDGETS = {
     "schedule": 2076,
     "schedule_check": 497,
     "search": 705,
-    "selection": 432,
-    "sharing": 861,
+    "selection": 393,
+    "sharing": 766,
     "similarity": 129,
-    "steps": 306,
+    "steps": 299,
     "storage": 378,
     "task": 617,
     "timing": 348,
     "trial": 173,
-    "tuning": 1094,
+    "tuning": 1012,
     "tvm_compat": 368,
     "util": 294,
     "verify": 1264,
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3998, ("benchmarks",): 5455, ("tests",): 17398}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3986, ("benchmarks",): 5456, ("tests",): 17385}
 
 
 def code_lines(path: Path) -> int:
