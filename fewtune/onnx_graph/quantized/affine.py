@@ -193,9 +193,15 @@ def write_dequantized(graph: GraphBuilder, node: NodeProto) -> bool:
     """As `write_quantized` for a ``DequantizeLinear``; constants are dequantized now."""
     data, scale, zero = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
-    axis, is_known = given.get("axis", 1), graph.element_type(data) in _DEQUANTIZED
-    if shape is None or given.get("block_size") or not is_known:
+    axis, block = given.get("axis", 1), given.get("block_size", 0)
+    if shape is None or graph.element_type(data) not in _DEQUANTIZED:
         return False
+    if block:
+        blocks = [graph.value(name) for name in (scale, zero) if name]
+        if any(each is None for each in blocks):
+            return False
+        elements = [np.repeat(b, block, axis).take(range(shape[axis]), axis) for b in blocks]
+        scale, zero = optional([graph.constant(each) for each in elements], 2)
     factor = along(graph, scale, len(shape), axis)
     result = graph.fold("Mul", [centered(graph, data, zero, axis), factor])
     kind = given.get("output_dtype") or graph.element_type(scale)
