@@ -247,7 +247,7 @@ BUDGETS = {
     "model": 3492,
     "model_check": 214,
     "prediction": 379,
-    "onnx_graph": 4163,
+    "onnx_graph": 4169,
     "predictor": 855,
     "process": 971,
     "progress": 165,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3986, ("benchmarks",): 5456, ("tests",): 17385}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3986, ("benchmarks",): 5456, ("tests",): 17401}
 
 
 def code_lines(path: Path) -> int:
