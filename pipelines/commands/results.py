@@ -33,19 +33,15 @@ def report(options: argparse.Namespace) -> int:
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
     if options.html:
         _write_pages(root, list(dict.fromkeys(each.model for each in found)), options.output)
-        return 0
-    if options.json:
+    elif options.json:
         show_json(results_json(found, root))
-        return 0
-    if options.markdown:
+    elif options.markdown:
         print(tables.results_markdown(found, options.wide), end="")
-        if options.kernels:
-            for result in found:
-                print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
-        return 0
-    show_results(found, root, options.wide)
-    if options.kernels:
-        for result in found:
+        for result in found if options.kernels else ():
+            print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
+    else:
+        show_results(found, root, options.wide)
+        for result in found if options.kernels else ():
             print(f"\n{result.model}, {result.strategy}:")
             kernel_tables.kernel_table(result.benchmark).print()
     return 0
@@ -72,21 +68,17 @@ def compare(options: argparse.Namespace) -> int:
 
     runs = runs_named(root, options.results)
     if options.json:
-        show_json(
+        told = [
             {
-                "runs": [
-                    {
-                        "run": run.info.run_name,
-                        "id": run.info.run_id,
-                        "figures": run.data.metrics,
-                        "parameters": run.data.params,
-                        "tags": {k: v for k, v in run.data.tags.items() if "." not in k},
-                    }
-                    for run in runs
-                ],
-                "remarks": said_of(runs),
+                "run": run.info.run_name,
+                "id": run.info.run_id,
+                "figures": run.data.metrics,
+                "parameters": run.data.params,
+                "tags": {k: v for k, v in run.data.tags.items() if "." not in k},
             }
-        )
+            for run in runs
+        ]
+        show_json({"runs": told, "remarks": said_of(runs)})
         return 0
     runs_table(runs).print()
     for line in said_of(runs):

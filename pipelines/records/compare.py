@@ -31,6 +31,8 @@ _FIGURES = {
     "used time %": "used_time_pct",
     "achieved %": "achieved_perf_pct",
 }
+# MLflow knows no whole numbers.
+_COUNTS = {"tasks", "representatives", "trials"}
 _CONDITIONS = {
     "machine": "machine.device",
     "threads": "machine.threads",
@@ -44,7 +46,6 @@ _CONDITIONS = {
 _TAGS = {
     "target": "target",
     "measured": "measured",
-    DISTURBED: "disturbed",
     "git_commit": "git commit",
 }
 
@@ -86,8 +87,14 @@ def runs_named(root: Path, names: Sequence[str]) -> list[Run]:
 
 
 def said_of(runs: Sequence[Run]) -> list[str]:
-    """Ratios of the figures, and reasons why they cannot be compared."""
-    return [*_ratios(runs), *_warnings(runs)]
+    """Ratios of the figures, what disturbed them, and reasons why they cannot be compared."""
+    tags = {_name(run): run.data.tags for run in runs}
+    disturbed = [f"disturbed: {it}: {tags[it][DISTURBED]}" for it in tags if DISTURBED in tags[it]]
+    return [*_ratios(runs), *disturbed, *_warnings(runs)]
+
+
+def _name(run: Run) -> str:
+    return f"{run.info.run_name} {run.info.run_id[:8]}"
 
 
 def _named(name: str, recorded: Sequence[Run]) -> list[Run]:
@@ -115,11 +122,14 @@ def runs_table(runs: Sequence[Run]) -> Table:
     """One column for each result."""
     columns = []
     for data in (run.data for run in runs):
-        figures = [number(data.metrics.get(key)) for key in _FIGURES.values()]
+        figures = [
+            number(data.metrics.get(key), digits=0 if key in _COUNTS else 3)
+            for key in _FIGURES.values()
+        ]
         conditions = [data.params.get(key, MISSING) for key in _CONDITIONS.values()]
         columns.append([*figures, *conditions, *(data.tags.get(it, MISSING) for it in _TAGS)])
     rows = zip([*_FIGURES, *_CONDITIONS, *_TAGS.values()], *columns, strict=True)
-    heads = ["", *(f"{run.info.run_name} {run.info.run_id[:8]}" for run in runs)]
+    heads = ["", *map(_name, runs)]
     return Table(heads, [[*row] for row in rows if any(cell != MISSING for cell in row[1:])])
 
 

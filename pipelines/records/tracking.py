@@ -116,7 +116,7 @@ class Store:
 
     def page(self) -> str:
         """The address of the runs' table on the server, with the columns that matter."""
-        view = {"selectedColumns": [f"metrics.`{name}`" for name in _SHOWN]}
+        view = {"selectedColumns": [f"metrics.`{it}`" for it in _SHOWN] + [f"tags.`{DISTURBED}`"]}
         tag = "mlflow.sharedViewState.results"
         with _reported():
             self.client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))

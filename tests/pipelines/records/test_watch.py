@@ -8,6 +8,7 @@ import pytest
 from fewtune.artifacts import BenchmarkReport
 from fewtune.errors import RegressionError
 from fewtune.pipelines.cli import main
+from fewtune.pipelines.records.compare import runs_named, said_of
 from fewtune.pipelines.records.tracking import Store
 from fewtune.pipelines.records.watch import raise_if_slower, watch, watch_table
 from fewtune.report.change import Latency, changed
@@ -115,6 +116,8 @@ def test_a_disturbed_result_is_no_regression_and_nothing_to_compare_with(checkou
     checkout.write(SELECTIVE, latency_ms=90.0)
     rewrite(checkout, lambda content: content.update(disturbed=busy))
     assert "disturbed: it becomes no champion" in checkout.record(SELECTIVE)
+    (line,) = said_of(runs_named(checkout.root, [MODEL]))
+    assert line.endswith(busy)
     (found,) = watch(checkout.root)
     assert found.change is None
     assert watch_table([found]).rows[0][6] == "disturbed"
