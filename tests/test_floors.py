@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3986, ("benchmarks",): 5456, ("tests",): 17401}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3985, ("benchmarks",): 5456, ("tests",): 17404}
 
 
 def code_lines(path: Path) -> int:
