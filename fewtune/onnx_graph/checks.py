@@ -54,9 +54,9 @@ _CLASSICAL = "ai.onnx.ml"
 _UNTUNED = {
     ("", name)
     for name in (
-        *("Acosh", "Asinh", "Atanh", "Cosh", "DeformConv", "Det", "ImageDecoder", "LpPool"),
-        *("RegexFullMatch", "Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer"),
-        *("StringSplit", "TensorScatter", "TfIdfVectorizer"),
+        *("Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"),
+        *("LpNormalization", "LpPool", "RegexFullMatch", "Scan", "SequenceMap", "Sinh"),
+        *("StringConcat", "StringNormalizer", "StringSplit", "TensorScatter", "TfIdfVectorizer"),
     )
 } | {
     ("com.microsoft", name)

@@ -221,9 +221,6 @@ def _advance(layer: Recurrence, lanes: int) -> Any:
 def _multiplication(rows: int, unrolled: int, gates: int, lanes: int, hidden: int) -> Any:
     """A macro that multiplies states by a panel of the recurrent weights, into ``sums[:, 0]``."""
 
-    def weight(stored: Any) -> Any:
-        return T.Cast("float32", stored)
-
     @T.macro
     def multiply(sums, weights, known, d, p, tile):  # type: ignore[no-untyped-def]
         for b in T.unroll(rows):
@@ -238,7 +235,7 @@ def _multiplication(rows: int, unrolled: int, gates: int, lanes: int, hidden: in
                         for lane in T.vectorized(lanes):
                             sums[b, u, g, lane] = sums[b, u, g, lane] + known[
                                 tile * rows + b, k * unrolled + u
-                            ] * weight(weights[d, p, (k * unrolled + u) * gates + g, lane])
+                            ] * T.Cast(FLOAT, weights[d, p, (k * unrolled + u) * gates + g, lane])
         for b in T.unroll(rows):
             for g in T.unroll(gates):
                 for u in T.unroll(unrolled - 1):
@@ -331,8 +328,8 @@ CELLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 # The converters
 
 _KERNEL = "recurrence"
-# Among a quantized layer's inputs: weights, and their scale; the zero point is behind that.
-_OWN, _RECURRENT = (1, 8), (2, 10)
+# Places of the weights among a layer's inputs, and of their scales if it is quantized.
+_WEIGHTS, _SCALES = (1, 2), (8, 10)
 
 
 def is_recurrence(name: str) -> bool:
@@ -346,67 +343,41 @@ def converters(traits: CpuTraits) -> dict[str, Converter]:
     return plain | {"DynamicQuantizeLSTM": partial(_converted, traits, "LSTM")}
 
 
-class _Weights(NamedTuple):
-    """A layer's weights, of one gate after the other.
+def _weights_of(inputs: list[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The input's and the state's weights, and the scales of quantized ones.
 
-    Attributes
-    ----------
-    own, recurrent : numpy.ndarray
-        Shape (directions, gates x hidden, inputs) and (directions, gates x hidden, hidden), of
-        float32, or of int8 or int16 if the layer is quantized.
-    bias : numpy.ndarray
-        Shape (directions, 2 x gates x hidden).
-    scales : list of numpy.ndarray
-        Of quantized weights: both scales, shape (directions, gates x hidden).
+    Of a direction, both have a row for each value of each gate; a quantized layer has them by
+    columns, with one scale or one a column.
     """
-
-    own: np.ndarray
-    recurrent: np.ndarray
-    bias: np.ndarray
-    scales: list[np.ndarray]
-
-
-def _weights_of(inputs: list[Any]) -> _Weights:
-    scales: list[np.ndarray] = []
-    if len(inputs) <= _OWN[1]:
-        own, recurrent = (known_array(inputs[place]) for place in (1, 2))
-    else:
-        (own, own_scale), (recurrent, recurrent_scale) = (
-            _quantized(inputs, *places) for places in (_OWN, _RECURRENT)
-        )
-        scales = [own_scale, recurrent_scale]
-    bias = array_of(inputs[3])
-    if bias is None:
-        bias = np.zeros((own.shape[0], 2 * own.shape[1]), np.float32)
-    return _Weights(own, recurrent, bias, scales)
-
-
-def _quantized(inputs: list[Any], place: int, scale_place: int) -> tuple[np.ndarray, np.ndarray]:
-    """The weights of onnxruntime's quantized LSTM, less their zero points, and their scales."""
-    weights = known_array(inputs[place]).astype(np.int16)
-    directions, _, width = weights.shape
-    zero = array_of(inputs[scale_place + 1])
-    if zero is not None:
-        weights = weights - zero.astype(np.int16).reshape(directions, 1, -1)
-    is_narrow = np.array_equal(weights, weights.astype(np.int8))
-    weights = weights.astype(np.int8 if is_narrow else np.int16)
-    scale = known_array(inputs[scale_place]).reshape(directions, -1)
-    return np.moveaxis(weights, 1, 2), np.broadcast_to(scale, (directions, width))
+    weights = [known_array(inputs[place]) for place in _WEIGHTS]
+    if len(inputs) <= min(_SCALES):
+        return weights, []
+    weights = [np.moveaxis(each, 1, 2) for each in weights]
+    scales = [known_array(inputs[place]).reshape(len(weights[0]), -1) for place in _SCALES]
+    return weights, [
+        np.broadcast_to(scale, each.shape[:2]) for scale, each in zip(scales, weights, strict=True)
+    ]
 
 
 def _converted(
     traits: CpuTraits, kind: str, bb: Any, inputs: list[Any], attributes: dict[str, Any], _: int
 ) -> relax.Expr:
     inputs = [*inputs, *[None] * (7 - len(inputs))]
-    given = _weights_of(inputs)
+    (own, recurrent), scales = _weights_of(inputs)
+    bias = array_of(inputs[3])
+    if bias is None:
+        bias = np.zeros((len(own), 2 * own.shape[1]), np.float32)
     steps, batch, _ = extents_of(inputs[0])
-    directions, _, hidden = given.recurrent.shape
+    directions, _, hidden = recurrent.shape
     more = -hidden % traits.lanes(FLOAT)
     order = text_attribute(attributes, "direction", "forward")
-    sizes, dtype = (steps, batch, directions, hidden + more), given.recurrent.dtype.name
+    sizes, dtype = (steps, batch, directions, hidden + more), recurrent.dtype.name
     layer = Recurrence(kind, *sizes, order == "reverse", dtype)
-    entered, extras = _entered(bb, inputs[0], given, layer, hidden)
-    recurrent = _panels(_padded(given.recurrent, hidden, more), traits.lanes(FLOAT))
+    own, recurrent, bias, *scales = (
+        _padded(each, hidden, more) for each in (own, recurrent, bias, *scales)
+    )
+    entered, extras = _entered(bb, inputs[0], layer, own, bias, scales)
+    recurrent = _panels(recurrent, traits.lanes(FLOAT))
     arguments = [entered, _constant(recurrent, dtype), _constant(extras)]
     arguments += [_initial(bb, value, layer, more) for value in inputs[5:7]]
     shapes = [(directions, batch, layer.hidden), (steps, directions, batch, layer.hidden)]
@@ -428,24 +399,24 @@ def _converted(
 
 
 def _entered(
-    bb: Any, data: relax.Expr, given: _Weights, layer: Recurrence, hidden: int
+    bb: Any,
+    data: relax.Expr,
+    layer: Recurrence,
+    own: np.ndarray,
+    bias: np.ndarray,
+    scales: list[np.ndarray],
 ) -> tuple[relax.Expr, np.ndarray]:
     """The products of all inputs plus the biases, and what else the kernel reads of each gate."""
-    gates, directions, wide = GATES[layer.kind], layer.directions, layer.hidden
-    more = wide - hidden
-    biases = _padded(given.bias, hidden, more)
-    added = biases[:, :gates] + biases[:, gates:]
-    extras = np.zeros((directions, wide), np.float32)
+    gates, directions = GATES[layer.kind], layer.directions
+    added = bias[:, :gates] + bias[:, gates:]
+    extras = np.zeros((directions, layer.hidden), np.float32)
     if layer.kind == "GRU":
-        extras, added[:, 2] = biases[:, -1], biases[:, 2]
-    own = _padded(given.own, hidden, more)
-    columns = np.moveaxis(own, 3, 0).reshape(-1, directions * gates * wide)
+        extras, added[:, 2] = bias[:, -1], bias[:, 2]
+    columns = np.moveaxis(own, 3, 0).reshape(own.shape[3], -1)
     rows = bb.normalize(relax.op.reshape(data, (layer.steps * layer.batch, len(columns))))
-    if given.scales:
-        scale, extras = (
-            _padded(each, hidden, more).reshape(directions, -1) for each in given.scales
-        )
-        product = _quantized_product(bb, rows, columns, scale)
+    if scales:
+        extras = scales[1].reshape(directions, -1)
+        product = _quantized_product(bb, rows, columns, scales[0])
     else:
         product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
     return bb.normalize(relax.op.add(product, _constant(added.reshape(1, -1)))), extras
@@ -512,9 +483,6 @@ def _quantized_product(
     whole = emit(op.add, emit(op.round, emit(op.divide, rows, scale)), place)
     whole = emit(op.minimum, emit(op.maximum, whole, zero), most)
     factor = emit(op.multiply, scale, relax.const(scales.reshape(1, -1)))
-    if columns.dtype != np.int8:
-        centered = emit(op.subtract, whole, place)
-        return emit(op.multiply, emit(op.matmul, centered, _constant(columns)), factor)
     # The product of the zero point is subtracted afterwards.
     integers = relax.const(np.ascontiguousarray(columns))
     sums = emit(op.matmul, emit(op.astype, whole, "uint8"), integers, out_dtype="int32")

@@ -53,18 +53,6 @@ def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bo
     return True
 
 
-def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Divide by the norm along an axis; zeros stay zero, as in onnxruntime."""
-    given, data = attributes_of(node), node.input[0]
-    kind = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
-    norm = graph.reduce(kind, data, [given.get("axis", -1)])
-    zero = graph.constant(0, graph.dtype(data))
-    # A norm is also zero if the squares underflow.
-    is_zero = graph.op("Equal", [norm, zero])
-    graph.op("Where", [is_zero, zero, graph.op("Div", [data, norm])], node.output[0])
-    return True
-
-
 def _group(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Normalise groups as instances: TVM's kernel subtracts squares, which cancel far from zero."""
     (data, scale, shift), given = node.input, attributes_of(node)
@@ -154,7 +142,6 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "BatchNormalization"): _batch,
     ("", "GroupNormalization"): _group,
     ("", "LayerNormalization"): _layer,
-    ("", "LpNormalization"): _by_norm,
     ("", "MeanVarianceNormalization"): _mean_and_variance,
     ("", "SimplifiedLayerNormalization"): _rms_norm,
     (MICROSOFT, "SimplifiedLayerNormalization"): _rms_norm,

@@ -269,10 +269,15 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     if known is None or (known < steps).any():
         return False
     # Behind the weights of a quantised layer are their scales and zero points.
-    constants = [*weights, *node.input[_INPUTS:]]
+    scales = optional(node.input[_INPUTS:], 4)
+    zeros = [graph.value(name) for name in scales[1::2] if name]
+    if any(each is not None and each.any() for each in zeros):
+        return False
+    constants = [*weights, *scales]
     *products, bias = weights
-    numbers = [data, bias, hidden, cell, *([] if is_quantized else products)]
-    return all(graph.element_type(name) == TensorProto.FLOAT for name in numbers if name) and all(
+    kinds = dict.fromkeys(filter(None, [data, bias, hidden, cell]), TensorProto.FLOAT)
+    kinds |= dict.fromkeys(products, TensorProto.INT8 if is_quantized else TensorProto.FLOAT)
+    return all(graph.element_type(name) == kind for name, kind in kinds.items()) and all(
         graph.value(name) is not None for name in constants if name
     )
 

@@ -1,11 +1,10 @@
-"""Convolutions and poolings: implied padding written out, patches assembled."""
+"""Convolutions and poolings: implied padding written out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from onnx import NodeProto
 
 from fewtune.onnx_graph.graph import attributes_of
@@ -13,25 +12,6 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # Since this operator set, ONNX's inference leaves out windows that start behind the end.
 _RIGHT_CEIL_MODE = 22
-
-
-def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """A transposed convolution, each of whose filters writes one element of a block."""
-    data, image, block = node.input
-    shape, sizes, blocks = graph.shape(data), graph.value(image), graph.value(block)
-    given = attributes_of(node)
-    if shape is None or sizes is None or blocks is None or max(given.get("dilations", [1])) > 1:
-        return graph.refuse(node, "is dilated, or has a shape or size that is no constant")
-    axes, elements = sizes.size, int(blocks.prod())
-    strides, pads = given.get("strides") or [1] * axes, given.get("pads") or [0] * 2 * axes
-    free = sizes + np.array(pads).reshape(2, axes).sum(0) - blocks
-    counts, rest = np.divmod(free, strides)
-    patches = graph.reshape(data, [shape[0] * shape[1] // elements, elements, *(counts + 1)])
-    filters = np.eye(elements).reshape(elements, 1, *blocks)
-    spread = {"strides": strides, "pads": pads, "output_padding": rest.tolist()}
-    pixels = graph.op("ConvTranspose", [patches, filters], **spread)
-    graph.reshape(pixels, [shape[0], shape[1] // elements, *sizes], node.output[0])
-    return True
 
 
 def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -126,7 +106,6 @@ def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     **{("", name): _windowed for name in ("AveragePool", "Conv", "ConvInteger", "MaxPool")},
-    ("", "Col2Im"): _col2im,
     ("", "ConvTranspose"): _transposed_convolution,
     ("", "RoiAlign"): _roi_align,
 }

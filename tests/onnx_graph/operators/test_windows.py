@@ -1,4 +1,4 @@
-"""Patches assembled, and padding written out, compared with onnxruntime."""
+"""Padding written out, compared with onnxruntime."""
 
 import numpy as np
 import pytest
@@ -8,19 +8,6 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_node, node_model, normal
-
-
-@pytest.mark.parametrize(
-    ("columns", "image", "block", "attributes"),
-    [
-        (16, (5, 5), (2, 2), {}),
-        (16, (8, 8), (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
-        (9, (8, 7), (2, 3), {"strides": [3, 2], "pads": [1, 0, 0, 1]}),
-    ],
-)
-def test_columns_are_summed_into_an_image(columns, image, block, attributes):
-    inputs = [normal(2, 3 * block[0] * block[1], columns), np.array(image), np.array(block)]
-    assert_node("Col2Im", inputs, domain="", constants=(1, 2), opset=19, **attributes)
 
 
 def test_regions_are_scaled_before_half_a_pixel_is_subtracted():
