@@ -25,19 +25,17 @@ from fewtune.artifacts import (
 from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import NHWC, lower
+from fewtune.model.lower import NHWC, UnsupportedError, lower
 from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_checked
 from fewtune.model.one_module import one_module
 from fewtune.model.passes.winograd import Winograd
 from fewtune.model.registration import Sizes
-from fewtune.model.sizes import paddable_dimensions
-from fewtune.model.source import LoadedModel, load_registered
-from fewtune.model.unsupported import UnsupportedError
+from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.checks import can_show_fault, check_finite
 from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
 from fewtune.onnx_graph.operators.suppression import padding_notes
-from fewtune.onnx_graph.weight_check import can_show_fault, check_finite
 from fewtune.process.apart import Job, Tell, at, run_apart
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +11,24 @@ import onnx
 
 from fewtune.errors import FewtuneError, InputError, last_line
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import LOWERINGS, NHWC, PAD_FILTERS, PAD_MATMUL, WINOGRAD, Layout, lower
+from fewtune.model.lower import (
+    LOWERINGS,
+    NHWC,
+    PAD_FILTERS,
+    PAD_MATMUL,
+    WINOGRAD,
+    Layout,
+    UnsupportedError,
+    explain,
+    lower,
+    unsupported_nodes,
+)
 from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.winograd import Winograd
-from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
-from fewtune.onnx_graph.graph import all_tensors, onnx_operators, tensor_bytes
+from fewtune.onnx_graph.graph import all_tensors, tensor_bytes
 from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.process.apart import at
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
@@ -118,12 +127,11 @@ def lower_checked(
     except FewtuneError:
         raise
     except Exception as fault:
-        nodes = unsupported_nodes(
-            prepare.simplify(bound.whole()), lambda alone: lower(alone, target, "NCHW"), last_line
-        )
+        nodes = unsupported_nodes(prepare.simplify(bound.whole()), target)
         if nodes:
             raise UnsupportedError(explain(nodes), nodes) from fault
-        raise InputError(_unsupported(bound.model, last_line(fault))) from fault
+        reason = f"TVM cannot compile this model, but each of its nodes alone: {last_line(fault)}"
+        raise InputError(reason) from fault
     return replace(made, left_out=known | failed)
 
 
@@ -182,15 +190,6 @@ def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     """The target for which a model is compiled to be checked: its own, if that can run here."""
     runs_here = not is_foreign(target) and tvm_device(target).exist
     return target if runs_here else host_target(usable_cores())
-
-
-def _unsupported(model: onnx.ModelProto, reason: str) -> str:
-    """A sentence that names the operators that the reason mentions, or all operators."""
-    operators = onnx_operators(model)
-    mentioned = [kind for kind in operators if re.search(rf"\b{kind}\b", reason, re.IGNORECASE)]
-    named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned or operators)
-    place = "at operator" if mentioned or len(operators) == 1 else "at one of the operators"
-    return f"TVM cannot compile this model, {place} {named}: {reason}"
 
 
 def _disabled(options: ImportOptions) -> dict[str, str]:

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
+from fewtune.model.lower import UnsupportedError
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
-from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.report import CheckJob, CheckReport, estimate, too_few
 from fewtune.prediction.predict import spreads
 from fewtune.prediction.worth import UNKNOWN

@@ -189,22 +189,6 @@ def values_of(model: ModelProto) -> Iterator[ValueInfoProto]:
     yield from model.graph.output
 
 
-def onnx_operators(model: ModelProto) -> dict[str, str]:
-    """Every operator type with the first node that uses it.
-
-    Returns
-    -------
-    operators : dict
-        `operator_name` to node name, in graph order; a node without a name is named by its first
-        output.
-    """
-    first: dict[str, str] = {}
-    for node in all_nodes(model.graph):
-        name = node.name or (node.output[0] if node.output else "unnamed")
-        first.setdefault(operator_name(node), name)
-    return first
-
-
 def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:
     """Copy a model with its large and external initializers turned into graph inputs.
 

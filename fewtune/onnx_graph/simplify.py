@@ -20,7 +20,6 @@ from fewtune.onnx_graph.external_data import (
     light,
 )
 from fewtune.onnx_graph.float16 import widen_float16
-from fewtune.onnx_graph.functions import expand_functions, inlined
 from fewtune.onnx_graph.graph import (
     all_nodes,
     attach_weights,
@@ -32,14 +31,12 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     set_attributes,
 )
-from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.operators.expand import EARLY, expand, expand_functions, inlined
 from fewtune.onnx_graph.operators.recurrent import UNROLLED, UNROLLED_WITHOUT_KERNEL, has_layers
-from fewtune.onnx_graph.quantized.lift import lift
-from fewtune.onnx_graph.quantized.tables import gather_bytes
+from fewtune.onnx_graph.quantized.lift import gather_bytes, lift
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.rows import planes_of_rows
-from fewtune.onnx_graph.slice_products import join_slice_products
-from fewtune.onnx_graph.views import move_views
+from fewtune.onnx_graph.views import join_slice_products, move_views
 from fewtune.process.optional_steps import OptionalSteps
 
 _logger = logging.getLogger(__name__)
@@ -81,8 +78,8 @@ def simplify(model: ModelProto) -> ModelProto:
     -------
     model : ModelProto
         Same inputs, outputs and results. Operators that TVM lacks are expanded
-        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`). Batch normalizations,
-        dropouts, identities and constant subgraphs are folded. The rewrites follow.
+        (`fewtune.onnx_graph.operators.expand`). Batch normalizations, dropouts, identities and
+        constant subgraphs are folded. The rewrites follow.
     """
     return unrolled(with_layers(model))
 

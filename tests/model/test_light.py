@@ -5,7 +5,7 @@ from onnx import numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.model.light import light_model
-from fewtune.onnx_graph.weight_check import can_show_fault
+from fewtune.onnx_graph.checks import can_show_fault
 
 # The others are larger than a test should be; they differ in size, not in kind.
 SMALL = ["shufflenet", "squeezenet"]

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from fewtune.errors import last_line
-from fewtune.model.lower import lower
-from fewtune.model.unsupported import UnsupportedError, unsupported_nodes
+from fewtune.model.lower import UnsupportedError, lower, unsupported_nodes
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.target import resolve_target
@@ -41,7 +39,7 @@ def test_a_slice_by_the_values_of_an_input_is_refused_with_a_reason():
     )
     bound = simplify(bind_shapes(model, {}, {}))
     target = resolve_target("auto", 1)
-    (node,) = unsupported_nodes(bound, lambda each: lower(each, target, "NCHW"), last_line)
+    (node,) = unsupported_nodes(bound, target)
     assert (node.node, node.operator) == ("slicing", "Slice")
     assert node.reason.startswith("the values that it reads choose")
 

@@ -6,8 +6,7 @@ import yaml
 from fewtune.artifacts import ShapeFunction, TensorSpec
 from fewtune.errors import InputError
 from fewtune.model.registration import REGISTRATION, ModelSource
-from fewtune.model.sizes import paddable_dimensions, sizes_of
-from fewtune.model.source import add_model, load_registered
+from fewtune.model.source import add_model, load_registered, paddable_dimensions, sizes_of
 from tests import tiny_models
 from tests.made.onnx_text import model_of
 

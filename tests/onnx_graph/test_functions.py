@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from fewtune.onnx_graph.functions import inlined
+from fewtune.onnx_graph.operators.expand import inlined
 from fewtune.verify.session import run_onnxruntime
 
 # Functions of one node each, whose attribute has a default.

@@ -8,8 +8,8 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.onnx_graph.checks import can_show_fault, check_finite
 from fewtune.onnx_graph.simplify import simplify
-from fewtune.onnx_graph.weight_check import can_show_fault, check_finite
 from tests import tiny_models
 from tests.made.onnx_text import model_of
 

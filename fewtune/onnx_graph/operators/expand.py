@@ -6,22 +6,26 @@ which lists its handlers by domain and operator.
 
 from __future__ import annotations
 
-from onnx import ModelProto
+import logging
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import STANDARD, all_nodes
+from fewtune.onnx_graph.graph import STANDARD, all_nodes, opset_of
 from fewtune.onnx_graph.operators import (
     control_flow,
     elementwise,
     fused,
     normalizations,
-    tensors,
     windows,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
 from fewtune.onnx_graph.quantized import normalize
 
-_FAMILIES = control_flow, elementwise, fused, normalizations, normalize, tensors, windows
+_LOG = logging.getLogger(__name__)
+_FAMILIES = control_flow, elementwise, fused, normalizations, normalize, windows
 # Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
     operator: handler for family in _FAMILIES for operator, handler in family.HANDLERS.items()
@@ -48,3 +52,91 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
     if builder.refusals:
         raise InputError("; ".join(builder.refusals))
     return builder.model()
+
+
+# TVM 0.27's importer lacks these operators, or some of their forms.
+_EXPANDED = frozenset(
+    {"Attention", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
+    | {"HammingWindow", "HannWindow", "LinearAttention", "RMSNormalization", "Range"}
+    | {"RotaryEmbedding", "Shrink", "SwiGLU", "Swish"}
+)
+
+
+def expand_functions(model: ModelProto) -> ModelProto:
+    """Replace operators that TVM's importer lacks by the functions that ONNX defines them as.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With detached weights and inferred shapes: some functions depend on their inputs' types.
+
+    Returns
+    -------
+    model : ModelProto
+        A copy without these operators; ``model`` itself if it has none, or onnx fails.
+    """
+    opset = opset_of(model)
+    present = {
+        node.op_type
+        for node in all_nodes(model.graph)
+        if node.domain in STANDARD and node.op_type in _EXPANDED
+    }
+    if not any(_is_function(name, opset) for name in present):
+        return model
+    # A function may call others.
+    chosen = sorted(name for name in present | _EXPANDED if _is_function(name, opset))
+    typed = ModelProto()
+    typed.CopyFrom(model)
+    for node in all_nodes(typed.graph):
+        if node.op_type in chosen:
+            _write_defaults(node, opset)
+    # Some functions depend on the types of their inputs, constants among them.
+    for tensor in model.graph.initializer:
+        typed.graph.value_info.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
+    # onnx's inliner (1.23) asks for the type of an optional input that is left out.
+    typed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
+    try:
+        result = inliner.inline_selected_functions(
+            typed, [("", name) for name in chosen], inline_schema_functions=True
+        )
+    except Exception as fault:  # noqa: BLE001 (a C++ pass; what stays is named by the importer)
+        _LOG.info("functions stay as they are: %s", fault)
+        return model
+    named = [value for value in result.graph.value_info if value.name]
+    del result.graph.value_info[:]
+    result.graph.value_info.extend(named)
+    return result
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with calls of its own functions replaced by their bodies.
+
+    Defaults of attributes are written out first: onnx's inliner (1.23) ignores them.
+    """
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in model.functions}
+    complete = ModelProto()
+    complete.CopyFrom(model)
+    for part in (complete.graph, *complete.functions):
+        for node in all_nodes(part):
+            given = {each.name for each in node.attribute}
+            of_function = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(each for each in of_function if each.name not in given)
+    return inliner.inline_local_functions(complete, convert_version=True)
+
+
+def _write_defaults(node: NodeProto, opset: int) -> None:
+    """Write out a node's default attributes, which its function reads."""
+    given = {each.name for each in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+
+
+def _is_function(operator: str, opset: int) -> bool:
+    try:
+        schema: Any = onnx.defs.get_schema(operator, opset)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
