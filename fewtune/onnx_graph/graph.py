@@ -14,6 +14,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
+    TypeProto,
     ValueInfoProto,
     helper,
 )
@@ -175,11 +176,15 @@ def type_name(element_type: int) -> str:
 
 def static_shape(value: ValueInfoProto) -> list[int] | None:
     """Shape of a value; None unless every dimension is known."""
-    tensor_type = value.type.tensor_type
-    if not tensor_type.HasField("shape"):
+    return static_sizes(value.type)
+
+
+def static_sizes(kind: TypeProto) -> list[int] | None:
+    """Shape of a type of values; None unless every dimension is known."""
+    if not kind.tensor_type.HasField("shape"):
         return None
-    shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor_type.shape.dim]
-    return None if any(size < 0 for size in shape) else shape
+    sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.tensor_type.shape.dim]
+    return None if min(sizes, default=0) < 0 else sizes
 
 
 def values_of(model: ModelProto) -> Iterator[ValueInfoProto]:

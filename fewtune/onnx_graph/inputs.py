@@ -18,8 +18,6 @@ from fewtune.util.asked import asked
 
 # Constants are stored in model.yaml as text, so they are limited to what a person may write.
 MAX_ELEMENTS = 4096
-# Sizes of dynamic dimensions in the example of a shape that an error gives.
-_EXAMPLE_IMAGE, _EXAMPLE_LENGTH = 224, 128
 # Names that exporters write for every unknown axis: two axes of one such name may differ.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 # Operators in the names of dimensions that follow from others.
@@ -193,31 +191,18 @@ def _bound(value: ValueInfoProto, sizes: Mapping[str, int]) -> list[int]:
     if declared is None:
         raise InputError(
             f"input {value.name!r} has no shape in the model: give one, "
-            f"for example {asked('shape', value.name, f'1,3,{_EXAMPLE_IMAGE},{_EXAMPLE_IMAGE}')}"
+            f"for example {asked('shape', value.name, '1,3,224,224')}"
         )
     bound = [sizes.get(d, d) if isinstance(d, str) else d for d in declared]
     for axis, size in enumerate(bound):
         if isinstance(size, str):
             called = f"at axis {axis}" if _is_filler(size) else f"{size!r} (axis {axis})"
-            advice = asked("shape", value.name, _example(bound))
-            advice = f"give its shape, for example {advice}"
-            dim = value.type.tensor_type.shape.dim[axis]
-            if dim.HasField("dim_value") and dim.dim_value == 0:
-                empty = _example([*bound[:axis], 0, *bound[axis + 1 :]])
-                empty = asked("shape", value.name, empty)
-                advice += f"; {empty} if it has no elements, as the file says"
-            raise InputError(f"input {value.name!r} has a dynamic dimension {called}: {advice}")
+            advice = asked("shape", value.name, ",".join(str(each) or "?" for each in bound))
+            raise InputError(
+                f"input {value.name!r} has a dynamic dimension {called}: give its shape, as in "
+                f"{advice} with a number for each name"
+            )
     return [int(size) for size in bound]
-
-
-def _example(sizes: Sequence[int | str]) -> str:
-    """A shape in which usual sizes replace the open dimensions."""
-    usual = [_EXAMPLE_LENGTH] * len(sizes)
-    usual[:4] = [1, 3, _EXAMPLE_IMAGE, _EXAMPLE_IMAGE] if len(sizes) == 4 else [1, *usual[1:4]]
-    filled = [
-        size if isinstance(size, int) else each for size, each in zip(sizes, usual, strict=False)
-    ]
-    return ",".join(map(str, filled))
 
 
 def _given(name: str, shape: Sequence[int]) -> str:

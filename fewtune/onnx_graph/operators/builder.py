@@ -20,6 +20,7 @@ from fewtune.onnx_graph.graph import (
     node_text,
     opset_of,
     static_shape,
+    static_sizes,
 )
 
 MICROSOFT = "com.microsoft"
@@ -99,11 +100,7 @@ class GraphBuilder:
 
     def shape(self, name: str) -> list[int] | None:
         """Static shape of a value; None if it is not known."""
-        kind = self._types.get(name)
-        if kind is None or not kind.tensor_type.HasField("shape"):
-            return None
-        sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.tensor_type.shape.dim]
-        return None if min(sizes, default=0) < 0 else sizes
+        return static_sizes(self._types[name]) if name in self._types else None
 
     def element_type(self, name: str) -> int:
         """ONNX element type of a value; 0 if it is not known."""
@@ -184,21 +181,14 @@ class GraphBuilder:
             return True
         if node.op_type in _KEPT or any(a.HasField("g") for a in node.attribute):
             return False
-        given = {name: self._read(name, most) for name in node.input if name}
+        given = {name: self._small(name, most) for name in node.input if name}
+        outputs = [name for name in node.output if name]
         if any(array is None for array in given.values()):
             return False
         try:
-            single = helper.make_model(
-                helper.make_graph(
-                    [node],
-                    "one",
-                    [],
-                    [onnx.ValueInfoProto(name=o) for o in node.output if o],
-                    [numpy_helper.from_array(a, n) for n, a in given.items()],
-                ),
-                opset_imports=[helper.make_opsetid("", self.opset)],
-            )
-            results = ReferenceEvaluator(single).run(None, {})
+            opsets = [helper.make_opsetid("", self.opset)]
+            single = helper.make_function("", "one", [*given], outputs, [node], opsets)
+            results = ReferenceEvaluator(single).run(None, given)
         except Exception:  # noqa: BLE001 (what cannot be computed stays in the graph)
             return False
         if not all(isinstance(result, np.ndarray | np.generic) for result in results):
@@ -208,16 +198,14 @@ class GraphBuilder:
             return False
         if any(array.dtype.kind not in "biuf" for array in arrays):
             return False
-        for name, array in zip((o for o in node.output if o), arrays, strict=True):
+        for name, array in zip(outputs, arrays, strict=True):
             self._set_constant(name, array)
         return True
 
-    def _read(self, name: str, most: int | None) -> np.ndarray | None:
-        is_own = name in self._given and most is not None
-        return self._small(name, FOLDED_ELEMENTS if is_own else most)
-
     def _small(self, name: str, most: int | None = FOLDED_ELEMENTS) -> np.ndarray | None:
         tensor = self._tensors.get(name)
+        if most is not None and name in self._given:
+            most = FOLDED_ELEMENTS
         if tensor is None or (most is not None and element_count(tensor) > most):
             return None
         return self.value(name)

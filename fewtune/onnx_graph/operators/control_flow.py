@@ -122,31 +122,8 @@ def _inlined(
                 names[name] = graph.fresh(name)
         copy.output[:] = [names[name] if name else "" for name in node.output]
         copy.name = node.name and f"{node.name}_{copy.output[0]}"
-        if not _taken_by_step(graph, copy, bool(inputs)):
-            graph.add(copy, names)
+        graph.add(copy, names)
     return [names.get(value.name, value.name) for value in nested.output]
-
-
-def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool:
-    """Add a Gather of one index in an unrolled step; False for any other node.
-
-    The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
-    scalar would be written into the kernel, and an index of one axis becomes a slice
-    (`fewtune.onnx_graph.views`): there would be a kernel for each step.
-    """
-    if not unrolled or node.op_type != "Gather":
-        return False
-    data, index = node.input
-    value, shape = graph.value(index), graph.shape(data)
-    if value is None or value.shape or not shape or graph.value(data) is not None:
-        return False
-    axis = attributes_of(node).get("axis", 0) % len(shape)
-    if shape[axis] == 1:
-        return False
-    place = graph.constant([[int(value) % shape[axis]]], np.int64)
-    taken = graph.op("Gather", [data, place], axis=axis)
-    graph.reshape(taken, [*shape[:axis], *shape[axis + 1 :]], node.output[0])
-    return True
 
 
 def _name_outputs(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:

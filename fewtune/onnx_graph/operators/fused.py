@@ -115,24 +115,16 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, weight, bias, mask, past, added = optional(node.input, 6)
     given = attributes_of(node)
     shape, columns = graph.shape(data), graph.shape(weight)
-    if shape is None or columns is None or given.get("do_rotary"):
-        return graph.refuse(node, "rotates its inputs, or reads a tensor of unknown shape")
+    if shape is None or columns is None or past or any(node.output[1:]) or given.get("do_rotary"):
+        return graph.refuse(node, "rotates its inputs, has a past, or an input of unknown shape")
     sizes = list(given.get("qkv_hidden_sizes") or [columns[1] // 3] * 3)
     products = graph.op("MatMul", [data, weight])
     if bias:
         products = graph.op("Add", [products, bias])
     ends = np.cumsum([0, *sizes]).tolist()
     parts = [graph.slice(products, 2, ends[i], ends[i + 1]) for i in range(3)]
-    query, key, value = (_by_heads(graph, part, given["num_heads"]) for part in parts)
-    if past:
-        pasts = [graph.slice(past, 0, i, i + 1) for i in range(2)]
-        pasts = [graph.reshape(each, graph.shape(each)[1:]) for each in pasts]
-        key = graph.concat([pasts[0], key], 2)
-        value = graph.concat([pasts[1], value], 2)
-    present = optional(node.output, 2)[1]
-    if present:
-        graph.concat([graph.unsqueeze(key, 0), graph.unsqueeze(value, 0)], 0, present)
-    return _attend(graph, node, (query, key, value), mask, added)
+    heads = [_by_heads(graph, part, given["num_heads"]) for part in parts]
+    return _attend(graph, node, tuple(heads), mask, added)
 
 
 def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:

@@ -37,25 +37,6 @@ def test_trip_count_of_a_shape_is_a_constant():
     assert_same(counting(before, one=np.int64(1), limit=np.int64(9)), feeds())
 
 
-def test_steps_of_a_loop_share_one_gather():
-    model = model_of(
-        """(float[4,3] x) => (float[] out) {
-            out = Loop (trips, , zero) <body = body
-                (int64 step, bool going, float[] state) => (bool still, float[] next) {
-                    row = Gather <axis = 0> (x, step)
-                    next = Add (state, row)
-                    still = Identity (going)
-                }>
-        }""",
-        trips=np.int64(4),
-        zero=np.zeros(3, np.float32),
-    )
-    result = assert_same(model, feeds((4, 3)))
-    taken = [node for node in result.graph.node if node.op_type == "Gather"]
-    sizes = {tensor.name: list(tensor.dims) for tensor in result.graph.initializer}
-    assert [sizes[node.input[1]] for node in taken] == [[1, 1]] * 4
-
-
 def test_nested_loops_and_branches():
     model = model_of(
         """(float[2,3] x) => (float[] out) {

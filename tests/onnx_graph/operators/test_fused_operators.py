@@ -106,11 +106,9 @@ def test_attention(mask, causal):
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-def test_attention_with_past_and_bias(causal):
+def test_attention_with_bias(causal):
     inputs = [floats(2, 5, 8), floats(8, 24), floats(24), None]
-    past = floats(2, 2, 2, 3, 4)
     given = {"num_heads": 2, "unidirectional": causal}
-    assert_node("Attention", [*inputs, past], ["out", "present"], **given)
     assert_node("Attention", [*inputs, None, floats(2, 2, 5, 5)], **given)
     sizes = [floats(2, 5, 8), floats(8, 28), floats(28)]
     assert_node("Attention", sizes, num_heads=2, qkv_hidden_sizes=[8, 8, 12], scale=0.3)
