@@ -58,12 +58,15 @@ _UNTUNED = {
     ("", name)
     for name in (
         *("Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"),
-        *("LpNormalization", "LpPool", "RegexFullMatch", "Scan", "SequenceMap", "Sinh"),
+        *("LpNormalization", "LpPool", "RegexFullMatch", "RoiAlign", "Scan", "SequenceMap", "Sinh"),
         *("StringConcat", "StringNormalizer", "StringSplit", "TensorScatter", "TfIdfVectorizer"),
     )
 } | {
     ("com.microsoft", name)
-    for name in ("GroupQueryAttention", "MatMulNBits", "NhwcMaxPool", "RotaryEmbedding")
+    for name in (
+        *("DynamicQuantizeMatMul", "EmbedLayerNormalization", "GroupQueryAttention"),
+        *("MatMulIntegerToFloat", "MatMulNBits", "NhwcMaxPool", "RotaryEmbedding"),
+    )
 }
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import operator
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from fewtune.util.asked import asked
 MAX_ELEMENTS = 4096
 # Names that exporters write for every unknown axis: two axes of one such name may differ.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
-# Operators in the names of dimensions that follow from others.
-_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
 
 
 def input_shapes(
@@ -162,24 +154,11 @@ def _check_dimension(name: str, size: int, axes: Mapping[str, int]) -> None:
 
 
 def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
-    """Size of a dimension whose name is a formula of others, such as ``past_length + 1``."""
-    try:
-        size = _value_of(ast.parse(name.strip(), mode="eval").body, sizes)
-    except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError):
-        return None
-    return size if size >= 1 else None
-
-
-def _value_of(term: ast.expr, sizes: Mapping[str, int]) -> int:
-    """Value of a term; raises KeyError or ValueError if a part of it is not known."""
-    match term:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name):
-            return sizes[name]
-        case ast.BinOp(left, function, right) if type(function) in _ARITHMETIC:
-            return _ARITHMETIC[type(function)](_value_of(left, sizes), _value_of(right, sizes))
-    raise ValueError("not a term of dimensions")
+    """Size of a dimension whose name is a sum of others, such as ``past_length + 1``."""
+    terms = [
+        int(term) if term.isdecimal() else sizes.get(term) for term in re.split(r"\s*\+\s*", name)
+    ]
+    return None if None in terms else sum(filter(None, terms))
 
 
 def _is_filler(name: str) -> bool:

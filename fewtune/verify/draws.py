@@ -153,8 +153,6 @@ def _range(node: NodeProto, position: int, values: Mapping[str, Value]) -> tuple
         first = given.get("batch_dims", 0)
         extent = min(shape[first : first + values[node.input[1]].shape[-1]])
         return -extent, extent - 1
-    if node.op_type == "RoiAlign" and position == 2:
-        return 0, shape[0] - 1
     if node.op_type in ("LSTM", "GRU", "RNN") and position == 4:
         return 0, shape[0]
     return None

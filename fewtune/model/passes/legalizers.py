@@ -35,7 +35,7 @@ from fewtune.schedule.tiling import round_up, vector_width
 from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.values import is_constant
 
-_TAKE, _SCATTER, _REGIONS = "relax.take", "relax.scatter_elements", "relax.vision.roi_align"
+_TAKE, _SCATTER = "relax.take", "relax.scatter_elements"
 _ALONG_AXIS = ("relax.gather_elements", _SCATTER)
 _GRID = "relax.image.grid_sample"
 _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
@@ -83,14 +83,6 @@ def _index(call: relax.Call, indices: te.Tensor, place: tuple[Any, ...]) -> Any:
     return chosen
 
 
-def _region(call: relax.Call, regions: te.Tensor, place: tuple[Any, ...]) -> Any:
-    """The number of an image, or a corner of a region in it, which may be NaN."""
-    image = _clip(regions, place, 0, extents_of(call.args[0])[0] - 1)
-    corner, zero = regions(*place), tvm.tirx.const(0, regions.dtype)
-    number = tvm.tirx.Select(tvm.tirx.isnan(corner), zero, corner)
-    return tvm.tirx.Select(place[1] == 0, image, number)
-
-
 def _coordinate(call: relax.Call, grid: te.Tensor, place: tuple[Any, ...]) -> Any:
     """A coordinate in units of the image.
 
@@ -109,7 +101,7 @@ def _clip(tensor: te.Tensor, place: tuple[Any, ...], lowest: int, highest: int) 
     return te.max(te.min(tensor(*place), most), least)
 
 
-_OTHERS: dict[str, Bounded] = {_REGIONS: _region, _GRID: _coordinate}
+_OTHERS: dict[str, Bounded] = {_GRID: _coordinate}
 
 
 SUMS: dict[str, Callable[..., relax.Expr]] = {

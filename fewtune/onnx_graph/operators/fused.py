@@ -197,12 +197,7 @@ def _offsets(
     if not mask:
         return offsets
     shape = graph.shape(mask)
-    if shape == [batch]:
-        places = graph.constant(np.arange(total)[None], np.int32)
-        ends = graph.reshape(graph.cast(mask, TensorProto.INT32), [batch, 1])
-        seen, shape = graph.op("Less", [places, ends]), [batch, total]
-    else:
-        seen = graph.cast(mask, TensorProto.BOOL)
+    seen = graph.cast(mask, TensorProto.BOOL)
     full = {(batch, total): [batch, 1, 1, total], (batch, length, total): [batch, 1, length, total]}
     if shape is None or tuple(shape) not in full:
         return None

@@ -14,34 +14,29 @@ _LAYER_NORM, _FACTORS_OF_CHANNELS = 17, 21
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Layer normalisation with outputs of mean and deviation, or of doubles, which TVM lacks.
-
-    Nodes in older operator sets, which onnxruntime's optimiser writes, are expanded as well.
-    """
+    """Layer normalisation of doubles, or in older operator sets (onnxruntime's optimiser)."""
     data, scale, bias = optional(node.input, 3)
     shape, kind = graph.shape(data), graph.element_type(data)
-    output, mean, inverse = optional(node.output, 3)
-    is_older = kind == TensorProto.DOUBLE or graph.opset < _LAYER_NORM
-    if shape is None or not (is_older or mean or inverse):
+    if any(node.output[1:]):
+        return graph.refuse(node, "has outputs of training")
+    if shape is None or (kind != TensorProto.DOUBLE and graph.opset >= _LAYER_NORM):
         return False
     given = attributes_of(node)
     if kind != TensorProto.DOUBLE:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(given.get("axis", -1) % len(shape), len(shape)))
-    apart, variance = _moments(graph, data, axes, mean)
+    apart, variance = _moments(graph, data, axes)
     deviation = graph.op("Sqrt", [graph.op("Add", [variance, given.get("epsilon", EPSILON)])])
     normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
-    scaled = graph.op("Mul", [normal, scale], None if bias else output)
+    scaled = graph.op("Mul", [normal, scale], None if bias else node.output[0])
     if bias:
-        graph.op("Add", [scaled, bias], output)
-    if inverse:
-        graph.op("Reciprocal", [deviation], inverse)
+        graph.op("Add", [scaled, bias], node.output[0])
     return True
 
 
-def _moments(graph: GraphBuilder, data: str, axes: list[int], mean: str = "") -> tuple[str, str]:
-    """Data less their mean, which may get a name, and their variance."""
-    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes, output=mean or None)])
+def _moments(graph: GraphBuilder, data: str, axes: list[int]) -> tuple[str, str]:
+    """Data less their mean, and their variance."""
+    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes)])
     return apart, graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
 
 
@@ -113,31 +108,6 @@ def _write_rms(graph: GraphBuilder, data: str, scale: str, epsilon: float, outpu
     return True
 
 
-def _embed_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    tokens, segments, words, places, kinds, scale, shift, mask, numbers = optional(node.input, 9)
-    output, lengths, total = optional(node.output, 3)
-    shape = graph.shape(tokens)
-    if shape is None:
-        return graph.refuse(node, "reads tokens whose shape is not known before the model runs")
-    found = graph.op("Gather", [words, tokens], axis=0)
-    if numbers:
-        place = graph.op("Gather", [places, numbers], axis=0)
-    else:
-        place = graph.fold_slice(places, 0, 0, shape[1])
-    data = graph.op("Add", [found, place], None if segments else (total or None))
-    if segments:
-        kind = graph.op("Gather", [kinds, segments], axis=0)
-        data = graph.op("Add", [data, kind], total or None)
-    epsilon = attributes_of(node).get("epsilon", 1e-12)
-    graph.op("LayerNormalization", [data, scale, shift], output, epsilon=epsilon)
-    if lengths and mask:
-        graph.reduce("ReduceSum", graph.cast(mask, TensorProto.INT32), [1], 0, lengths)
-    elif lengths:
-        zeros = graph.constant(np.zeros(shape[0], np.int32))
-        graph.op("Identity", [zeros], lengths)
-    return True
-
-
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "BatchNormalization"): _batch,
     ("", "GroupNormalization"): _group,
@@ -147,5 +117,4 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "SimplifiedLayerNormalization"): _rms_norm,
     (MICROSOFT, "SkipLayerNormalization"): _skip_layer_norm,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_layer_norm,
-    (MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
 }

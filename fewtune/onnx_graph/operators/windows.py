@@ -14,18 +14,6 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 _RIGHT_CEIL_MODE = 22
 
 
-def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Scale the regions first: TVM 0.27 subtracts half a pixel before it scales."""
-    given = attributes_of(node)
-    scale = float(given.pop("spatial_scale", 1.0))
-    if scale == 1.0:
-        return False
-    data, regions, images = node.input
-    scaled = graph.op("Mul", [regions, scale])
-    graph.op("RoiAlign", [data, scaled, images], node.output[0], spatial_scale=1.0, **given)
-    return True
-
-
 def _padding(
     mode: bytes, sizes: Sequence[int], strides: Sequence[int], reach: Sequence[int]
 ) -> list[int]:
@@ -107,5 +95,4 @@ def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) 
 HANDLERS: dict[tuple[str, str], Handler] = {
     **{("", name): _windowed for name in ("AveragePool", "Conv", "ConvInteger", "MaxPool")},
     ("", "ConvTranspose"): _transposed_convolution,
-    ("", "RoiAlign"): _roi_align,
 }

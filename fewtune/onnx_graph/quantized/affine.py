@@ -5,8 +5,9 @@ Results are rounded half to even, as onnxruntime does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -211,9 +212,9 @@ def write_dequantized(graph: GraphBuilder, node: NodeProto) -> bool:
     return True
 
 
-def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> bool:
-    """Quantize to uint8 by the range of the values; outputs are values, scale and zero point."""
-    output, scale, zero_point = outputs
+def dynamic_quantize(graph: GraphBuilder, node: NodeProto) -> bool:
+    """Write a ``DynamicQuantizeLinear``: to uint8 by the range of the values."""
+    (data,), (output, scale, zero_point) = node.input, node.output
     high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), 0])
     low = graph.op("Min", [graph.reduce("ReduceMin", data, None, 0), 0])
     width = graph.op("Sub", [high, low])
@@ -227,25 +228,32 @@ def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> 
     return True
 
 
-def exact_product(graph: GraphBuilder, left: str, right: str) -> str:
-    """A matrix product of whole numbers: in float32 if that holds all sums, otherwise in int32."""
-    weights, shape = graph.value(right), graph.shape(right)
-    depth = shape[max(0, len(shape) - 2)]
-    largest = depth * MOST_OF_BYTE
-    if weights is not None:
-        largest = np.abs(weights).sum(max(0, weights.ndim - 2)).max(initial=0)
-    if largest * MOST_OF_BYTE <= EXACT:
-        return graph.op("MatMul", [left, right])
-    return graph.op(
-        "MatMul", [graph.fold("Cast", [e], to=TensorProto.INT32) for e in (left, right)]
-    )
-
-
 # Constant weights as signed bytes
 
 
-@dataclass(frozen=True)
-class Dequantized:
+def signed_bytes(values: np.ndarray, zero: np.ndarray, axis: int) -> Signed | None:
+    """Weights of bytes less their zero points: one, or one along an axis.
+
+    None for other types, and where the zero points are too far apart.
+    """
+    if values.dtype not in (np.int8, np.uint8):
+        return None
+    shape = [1] * values.ndim
+    shape[axis] = -1
+    whole = values.astype(np.int64) - np.asarray(zero, np.int64).reshape(shape)
+    low, high = int(whole.min(initial=0)), int(whole.max(initial=0))
+    moved = 0 if low >= -_SIGNED and high < _SIGNED else low + _SIGNED
+    return Signed((whole - moved).astype(np.int8), moved) if high - moved < _SIGNED else None
+
+
+class Signed(NamedTuple):
+    """Constant weights as signed bytes, plus a number if they do not fit."""
+
+    values: np.ndarray
+    moved: int
+
+
+class Dequantized(NamedTuple):
     """A dequantized constant: (values - zero) * scale.
 
     Scale and zero point have one element, or one for each index of ``axis``.
@@ -256,66 +264,18 @@ class Dequantized:
     zero: np.ndarray
     axis: int
 
-    def signed(self, axis: int) -> Signed | None:
-        """The values less their zero points; None if these are along another axis than outputs."""
-        return Signed.of(self.values, self.zero, axis) if self._fits(self.zero, axis) else None
-
-    def scales(self, axis: int) -> np.ndarray | None:
-        """One scale, or one for each index of an axis; None if they are along another axis."""
-        return self.scale.reshape(-1) if self._fits(self.scale, axis) else None
-
-    def _fits(self, vector: np.ndarray, axis: int) -> bool:
+    def is_along(self, axis: int) -> bool:
+        """Whether scale and zero point are one, or one for each index of this axis."""
         rank = max(1, self.values.ndim)
-        return vector.size == 1 or self.axis % rank == axis % rank
-
-
-@dataclass(frozen=True)
-class Signed:
-    """Constant weights as signed bytes, plus a number if they do not fit.
-
-    Attributes
-    ----------
-    whole : numpy.ndarray
-        Weights less their zero points, int64.
-    values : numpy.ndarray
-        ``whole - moved``, int8.
-    moved : numpy.ndarray
-        One number, or one for each output; zero if the weights fit int8.
-    """
-
-    whole: np.ndarray
-    values: np.ndarray
-    moved: np.ndarray
-
-    @staticmethod
-    def of(values: np.ndarray, zero: np.ndarray, axis: int) -> Signed | None:
-        """Weights of bytes with one zero point, or one along an axis; None for other types."""
-        if values.dtype not in (np.int8, np.uint8):
-            return None
-        shape = [1] * values.ndim
-        shape[axis] = -1
-        zero = np.asarray(zero, np.int64).reshape(shape)
-        whole = values.astype(np.int64) - zero
-        fits = not whole.size or (whole.min() >= -_SIGNED and whole.max() < _SIGNED)
-        middle = _SIGNED if values.dtype == np.uint8 else 0
-        moved = np.zeros_like(zero) if fits else middle - zero
-        return Signed(whole, (whole - moved).astype(np.int8), moved)
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether the weights do not fit int8."""
-        return bool(np.any(self.moved))
-
-    def transposed(self) -> Signed:
-        """The weights of a matrix, transposed."""
-        values = np.ascontiguousarray(self.values.T)
-        return Signed(self.whole.T, values, np.transpose(self.moved))
+        is_one = self.scale.size == self.zero.size == 1
+        return is_one or self.axis % rank == axis % rank
 
 
 # The pass
 
 
 Handler = Callable[["Walk", NodeProto], bool]
+Plain = Callable[[GraphBuilder, NodeProto], bool]
 
 
 class Walk(Deferring):
@@ -331,9 +291,11 @@ class Walk(Deferring):
         By name of a quantized tensor, the unsigned tensor that holds it, and whether it is signed.
     """
 
-    def __init__(self, model: ModelProto, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, model: ModelProto, handlers: Mapping[str, Handler], plain: Mapping[str, Plain]
+    ) -> None:
         super().__init__(model)
-        self._handlers = handlers
+        self._handlers, self._plain = handlers, plain
         self.floats: dict[str, Bytes | Scaled] = {}
         self.weights: dict[str, tuple[Dequantized, NodeProto]] = {}
         self.unsigned: dict[str, tuple[str, bool]] = {}
@@ -343,6 +305,12 @@ class Walk(Deferring):
         """Compute a node in integers; False if it has no such form."""
         handler = self._handlers.get(node.op_type) if node.domain in STANDARD else None
         return handler is not None and handler(self, node)
+
+    def add(self, node: NodeProto) -> None:
+        """Add a node in floats."""
+        plain = self._plain.get(node.op_type) if node.domain in STANDARD else None
+        if plain is None or not plain(self.graph, node):
+            super().add(node)
 
     def write(self, name: str) -> None:
         """Add the nodes that compute a deferred tensor, unless the graph has them."""

@@ -9,19 +9,19 @@ bytes. All other operators stay in floats, between quantizations in plain operat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 from fewtune.onnx_graph.quantized import products
 from fewtune.onnx_graph.quantized.affine import (
     Bytes,
     Dequantized,
     Handler,
+    Plain,
     Scaled,
     Walk,
     dynamic_quantize,
@@ -57,17 +57,7 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
     """
     if not any(node.op_type in _QUANTIZED for node in model.graph.node):
         return model
-    return _Lift(model, _HANDLERS if kernels else {}).rewritten()
-
-
-class _Lift(Walk):
-    """The pass, which writes in plain operators what has no form in integers."""
-
-    def add(self, node: NodeProto) -> None:
-        """Add a node in floats."""
-        plain = _PLAIN.get(node.op_type) if node.domain in STANDARD else None
-        if plain is None or not plain(self.graph, node):
-            super().add(node)
+    return Walk(model, _HANDLERS if kernels else {}, _PLAIN).rewritten()
 
 
 def _dequantize(walk: Walk, node: NodeProto) -> bool:
@@ -243,10 +233,10 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_MOVERS, _moved),
 }
 # How operators without a form in integers are written.
-_PLAIN: dict[str, Callable[[GraphBuilder, NodeProto], bool]] = {
+_PLAIN: dict[str, Plain] = {
     DEQUANTIZE: write_dequantized,
     QUANTIZE: write_quantized,
-    DYNAMIC: lambda graph, node: dynamic_quantize(graph, node.input[0], node.output),
+    DYNAMIC: dynamic_quantize,
     "MatMulInteger": products.integer_operator_in_floats,
     "ConvInteger": products.integer_operator_in_floats,
 }

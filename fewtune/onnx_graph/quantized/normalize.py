@@ -83,34 +83,6 @@ def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return _quantized(graph, node, joined, scale, zero, others[0])
 
 
-def _matmul_to_float(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    left, right, left_scale, right_scale, left_zero, right_zero, bias = optional(node.input, 7)
-    _product(graph, node, [left, left_scale, left_zero], [right, right_scale, right_zero], bias)
-    return True
-
-
-def _dynamic_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    data, right, right_scale, right_zero, bias = optional(node.input, 5)
-    names = [graph.fresh(f"{node.output[0]}_{part}") for part in ("quantized", "scale", "zero")]
-    graph.ops(DYNAMIC, [data], names)
-    _product(graph, node, names, [right, right_scale, right_zero], bias)
-    return True
-
-
-def _product(
-    graph: GraphBuilder, node: NodeProto, left: Sequence[str], right: Sequence[str], bias: str
-) -> None:
-    """The product in integers, scaled afterwards: scales of activations are not constant."""
-    integers = [left[0], right[0], left[2], right[2]]
-    while not integers[-1]:
-        integers.pop()
-    sums = graph.cast(graph.op("MatMulInteger", integers), TensorProto.FLOAT)
-    factor = graph.fold("Mul", [left[1], right[1]])
-    result = graph.op("Mul", [sums, factor], None if bias else node.output[0])
-    if bias:
-        graph.op("Add", [result, bias], node.output[0])
-
-
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """QAttention as onnxruntime's Attention in floats."""
     data, weight, bias, scale, weight_scale, mask, zero, weight_zero, past = optional(node.input, 9)
@@ -159,6 +131,4 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "QGemm"): _gemm,
     (MICROSOFT, "QLinearConcat"): _concat,
     (MICROSOFT, "QAttention"): _attention,
-    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
-    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
 }

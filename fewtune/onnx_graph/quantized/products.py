@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -17,7 +16,7 @@ from fewtune.onnx_graph.quantized.affine import (
     Signed,
     Walk,
     centered,
-    exact_product,
+    signed_bytes,
 )
 
 _PLANE = 4
@@ -26,8 +25,7 @@ _MOST_SUM = 2**31 - 1
 _LANES, _MOST_JOINED = 16, 16
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """A product of bytes with signed weights: of matrices, or of a convolution's windows.
 
     Weights that do not fit signed bytes are signed bytes plus a number, ``moved`` of `Signed`. The
@@ -35,7 +33,8 @@ class Product:
     """
 
     shape: list[int]
-    weights: Signed
+    values: np.ndarray
+    moved: int
     window: dict[str, Any]
     """A 2-D convolution's attributes; empty for matrices."""
 
@@ -57,7 +56,12 @@ class Product:
     @property
     def depth(self) -> int:
         """How many products each sum adds."""
-        return int(np.prod([self.weights.values.shape[axis] for axis in self._summed]))
+        return int(np.prod([self.values.shape[axis] for axis in self._summed]))
+
+    @property
+    def whole(self) -> np.ndarray:
+        """The weights less their zero points, int64."""
+        return self.values.astype(np.int64) + self.moved
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         """For each sum, the sum of the weights that multiply its bytes, int64."""
@@ -70,7 +74,7 @@ class Product:
 
     def _inside(self, axis: int) -> np.ndarray:
         """Whether each tap is inside the input, for each output along an axis, (outputs, taps)."""
-        extent, taps = self.shape[2 + axis], self.weights.values.shape[2 + axis]
+        extent, taps = self.shape[2 + axis], self.values.shape[2 + axis]
         first, last = self.window["pads"][axis], self.window["pads"][axis + 2]
         step, reach = self.window["strides"][axis], self.window["dilations"][axis]
         outputs = (extent + first + last - (taps - 1) * reach - 1) // step + 1
@@ -82,19 +86,14 @@ class Product:
         """How many bytes each sum adds: fewer at the borders, where windows reach into padding."""
         if not self.window:
             return np.array([self.depth])
-        return self.sums(np.ones((1, *self.weights.values.shape[1:]), np.int64))
+        return self.sums(np.ones((1, *self.values.shape[1:]), np.int64))
 
     def fits(self, added: np.ndarray) -> bool:
         """Whether every sum of products, plus ``added``, fits int32."""
-        values = np.abs(self.weights.values.astype(np.int64))
+        values = np.abs(self.values.astype(np.int64))
         most = values.sum(self._summed).max(initial=0) * 2 * MOST_OF_BYTE
-        most += np.abs(self.weights.moved).max() * self.depth * MOST_OF_BYTE
+        most += abs(self.moved) * self.depth * MOST_OF_BYTE
         return bool(most + np.abs(added.astype(np.int64)).max(initial=0) < _MOST_SUM)
-
-    def times_moved(self, graph: GraphBuilder, total: str) -> str:
-        """Write the part of the sums that ``moved`` multiplies."""
-        moved = self.weights.moved.reshape(self.along).astype(np.int32)
-        return graph.op("Mul", [total, graph.constant(moved)])
 
     def totals(self, graph: GraphBuilder, data: str) -> str:
         """Write the sums of the bytes in int32; padding counts as zeros."""
@@ -103,7 +102,7 @@ class Product:
             return graph.reduce("ReduceSum", wide, [len(self.shape) - 1])
         # A convolution of the channels' sums with ones.
         wide = graph.reduce("ReduceSum", graph.cast(data, TensorProto.FLOAT), [1])
-        ones = np.ones((1, 1, *self.weights.values.shape[2:]), np.float32)
+        ones = np.ones((1, 1, *self.values.shape[2:]), np.float32)
         if ones.size > 1 or any(self.window["pads"]) or max(self.window["strides"]) > 1:
             wide = graph.op("Conv", [wide, graph.constant(ones)], **self.window)
         return graph.cast(wide, TensorProto.INT32)
@@ -119,14 +118,14 @@ def product(walk: Walk, node: NodeProto) -> bool:
     given, constant = walk.bytes_of(data), walk.weights.get(weight)
     if given is None or constant is None:
         return False
-    weights, scales = constant[0].signed(axis), constant[0].scales(axis)
-    if weights is None or scales is None:
-        return False
-    weights = weights.transposed() if transposed else weights
-    found = _product(walk, node, given.name, weights)
+    values, scales, zero, _ = constant[0]
+    weights = signed_bytes(values, zero, axis) if constant[0].is_along(axis) else None
+    if weights is not None and transposed:
+        weights = weights._replace(values=np.ascontiguousarray(weights.values.T))
+    found = None if weights is None else _product(walk, node, given.name, weights)
     if found is None:
         return False
-    factor = scales * np.float64(given.scale) * float(attributes.get("alpha", 1.0))
+    factor = scales.reshape(-1) * np.float64(given.scale) * float(attributes.get("alpha", 1.0))
     added = _added(walk, bias, factor, found.along)
     if added is None or not found.fits(added[0]):
         return False
@@ -141,16 +140,16 @@ def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product
         return None
     if not node.op_type.startswith("Conv"):
         fits = len(shape) >= 2 and len(sizes) == 2
-        return Product(shape, weights, {}) if fits else None
+        return Product(shape, *weights, {}) if fits else None
     if len(shape) != _PLANE or len(sizes) != _PLANE:
         return None
     given = attributes_of(node)
     defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1}
     window = {name: given.get(name, default) for name, default in defaults.items()}
-    product, groups = Product(shape, weights, window), window["group"]
+    product, groups = Product(shape, *weights, window), window["group"]
     # `totals` sums all channels, in float32.
     has_totals = groups == 1 and product.depth * MOST_OF_BYTE <= EXACT
-    fits = _has_kernel(groups, sizes, shape) and (has_totals or not weights.is_moved)
+    fits = _has_kernel(groups, sizes, shape) and (has_totals or not weights.moved)
     return product if fits else None
 
 
@@ -201,19 +200,20 @@ def _sums(
     moved)`` is ``data values + total(data) moved - zero sums``, where ``sums`` are of ``values +
     moved``.
     """
-    inputs = [data, graph.constant(product.weights.values)]
+    inputs = [data, graph.constant(product.values)]
     number = 0 if isinstance(zero, str) else zero
     if number:
         inputs.append(graph.constant(np.uint8(number)))
     sums = graph.op(product.operator, inputs, **product.window)
-    if product.weights.is_moved:
+    if product.moved:
         total = product.totals(graph, data)
         if number:
             zeros = (number * product.count).astype(np.int32)
             total = graph.op("Sub", [total, graph.constant(zeros)])
-        sums = graph.op("Add", [sums, product.times_moved(graph, total)])
+        moved = graph.op("Mul", [total, graph.constant(np.int32(product.moved))])
+        sums = graph.op("Add", [sums, moved])
     if isinstance(zero, str):
-        each = graph.constant(product.sums(product.weights.whole).astype(np.int32))
+        each = graph.constant(product.sums(product.whole).astype(np.int32))
         less = graph.op("Mul", [each, graph.cast(zero, TensorProto.INT32)])
         sums = graph.op("Sub", [sums, less])
     if added.any():
@@ -230,7 +230,7 @@ def integer_operator(walk: Walk, node: NodeProto) -> bool:
     if product is None:
         return False
     place = graph.value(zero) if zero else np.zeros(1, np.uint8)
-    sums = product.sums(product.weights.whole)
+    sums = product.sums(product.whole)
     is_number = graph.shape(zero) in ([], [1]) if place is None else place.size == 1
     if not is_number or not product.fits(np.abs(sums) * MOST_OF_BYTE):
         return False
@@ -252,7 +252,7 @@ def _constant_weights(walk: Walk, node: NodeProto) -> Signed | None:
     signed = walk.unsigned.get(data, ("", False))[1]
     if values is None or zero is None or kind != TensorProto.UINT8 or signed:
         return None
-    return Signed.of(values, zero, -1 if node.op_type == "MatMulInteger" else 0)
+    return signed_bytes(values, zero, -1 if node.op_type == "MatMulInteger" else 0)
 
 
 def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> bool:
@@ -262,9 +262,20 @@ def integer_operator_in_floats(graph: GraphBuilder, node: NodeProto) -> bool:
     left = centered(graph, data, zero, -2 if is_matrix else 1)
     right = centered(graph, weight, weight_zero, -1 if is_matrix else 0)
     if is_matrix:
-        sums = exact_product(graph, left, right)
+        sums = _exact_product(graph, left, right)
     else:
         # float32 rounds sums beyond 2**24, as it does those of any convolution.
         sums = graph.op("Round", [graph.op("Conv", [left, right], **attributes_of(node))])
     graph.op("Cast", [sums], node.output[0], to=TensorProto.INT32)
     return True
+
+
+def _exact_product(graph: GraphBuilder, left: str, right: str) -> str:
+    """A matrix product of whole numbers: in float32 if that holds all sums, otherwise in int32."""
+    weights, shape = graph.value(right), graph.shape(right)
+    largest = shape[max(0, len(shape) - 2)] * MOST_OF_BYTE
+    if weights is not None:
+        largest = np.abs(weights).sum(max(0, weights.ndim - 2)).max(initial=0)
+    if largest * MOST_OF_BYTE > EXACT:
+        left, right = (graph.fold("Cast", [e], to=TensorProto.INT32) for e in (left, right))
+    return graph.op("MatMul", [left, right])

@@ -49,14 +49,3 @@ def test_an_index_beyond_its_table_is_the_nearest_one(case):
     np.testing.assert_array_equal(known, expected)
     assert np.isfinite(beyond).all()
     assert np.isin(beyond, np.concatenate([TABLE.reshape(-1), ROWS.reshape(-1)])).all()
-
-
-def test_regions_of_no_image_and_of_no_number_read_no_foreign_memory():
-    image = GENERATOR.standard_normal((2, 1, 6, 6)).astype("float32")
-    regions = np.array([[0, 0, 4, 4], [1, 1, 5, 5]], np.float32)
-    arrays = {"image": image, "regions": regions, "numbers": np.array([1, 0])}
-    node = helper.make_node("RoiAlign", list(arrays), ["y"], output_height=2, output_width=2)
-    model, feeds = node_model(node, arrays, constants=["image", "regions"])
-    (known,), (beyond,) = outputs(model, [feeds["numbers"]], [np.array([FAR, -FAR])])
-    np.testing.assert_allclose(known, run_onnxruntime(model, feeds, 1)[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(beyond, known)

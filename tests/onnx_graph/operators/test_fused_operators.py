@@ -72,23 +72,8 @@ def test_layer_norm_of_a_sum(opset, skip):
     assert_node("SimplifiedLayerNormalization", simple, domain="", opset=opset, axis=-1)
 
 
-def test_embeddings():
-    tokens = GENERATOR.integers(0, 20, (2, 5)).astype(np.int32)
-    kinds = GENERATOR.integers(0, 2, (2, 5)).astype(np.int32)
-    mask = np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)
-    tables = [floats(20, 8), floats(16, 8), floats(2, 8), floats(8), floats(8)]
-    outputs = ["out", "lengths", "sum"]
-    assert_node("EmbedLayerNormalization", [tokens, kinds, *tables, mask], outputs)
-    places = GENERATOR.integers(0, 16, (2, 5)).astype(np.int32)
-    inputs = [tokens, kinds, *tables, None, places]
-    assert_node("EmbedLayerNormalization", inputs, outputs[:2])
-    tables[2] = None
-    assert_node("EmbedLayerNormalization", [tokens, None, *tables], outputs[:2])
-
-
 MASKS = {
     "none": None,
-    "lengths": np.array([3, 5], np.int32),
     "keys": np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32),
     # Causal, the first rows see nothing: padding weighs more than the future.
     "padded before": np.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]], np.int32),

@@ -1,28 +1,9 @@
 """Padding written out, compared with onnxruntime."""
 
-import numpy as np
 import pytest
-from onnx import helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators.expand import EARLY, expand
-from fewtune.verify.session import run_onnxruntime
-from tests.expanded_models import assert_node, node_model, normal
-
-
-def test_regions_are_scaled_before_half_a_pixel_is_subtracted():
-    regions = np.array([[1, 2, 9, 17], [0, 0, 20, 11]], np.float32)
-    arrays = {"x": normal(1, 2, 12, 12), "r": regions, "i": np.array([0, 0])}
-    node = helper.make_node(
-        "RoiAlign", ["x", "r", "i"], ["y"], "align", output_height=3, output_width=3,
-        spatial_scale=0.5, sampling_ratio=2,
-    )  # fmt: skip
-    model, feeds = node_model(node, arrays, ["r", "i"], opset=19)
-    result = expand(model, EARLY)
-    scales = [a.f for n in result.graph.node for a in n.attribute if a.name == "spatial_scale"]
-    assert scales == [1.0]
-    (given,), (wanted,) = (run_onnxruntime(each, feeds, 1) for each in (result, model))
-    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6)
+from tests.expanded_models import assert_node, normal
 
 
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])

@@ -101,14 +101,6 @@ def test_dense(by_column, quantized):
     assert_node("QGemm", inputs, transB=1, constants=(3, 4, 5))
 
 
-def test_products_to_floats():
-    inputs = [bytes_of(np.uint8, 3, 4), bytes_of(np.int8, 4, 5), scale(0.1), scales(5)]
-    inputs += [byte(113), np.zeros(5, np.int8), floats(5)]
-    assert_node("MatMulIntegerToFloat", inputs, tolerance=1e-4)
-    inputs = [floats(2, 3, 4), bytes_of(np.int8, 4, 5), scales(5), np.zeros(5, np.int8), floats(5)]
-    assert_node("DynamicQuantizeMatMul", inputs, constants=(1, 2, 3, 4), tolerance=1e-4)
-
-
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_mean_halfway_between_two_bytes_is_off_by_at_most_a_step(zero):
     data = bytes_of(np.uint8, 1, 3, 8, 8)
