@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal
 
 import onnx
@@ -312,7 +312,7 @@ def unsupported_nodes(model: ModelProto, target: tvm.target.Target) -> list[Unsu
     values = {value.name: value for value in [*model.graph.input, *model.graph.value_info]}
     values |= {value.name: value for value in model.graph.output}
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    reasons: dict[bytes, str | None] = {}
+    reasons: dict[Hashable, str | None] = {}
     found = []
     for node in model.graph.node:
         alone = _alone(model, node, values, weights)
@@ -375,19 +375,14 @@ def _alone(
     return alone
 
 
-def _signature(node: NodeProto, alone: ModelProto) -> bytes:
-    """A key that is equal for nodes that differ in names only."""
-    places = {name: str(place) for place, name in enumerate([*node.input, *node.output])}
-    bare = NodeProto()
-    bare.CopyFrom(node)
-    bare.name = ""
-    bare.doc_string = ""
-    bare.input[:] = [places[name] if name else "" for name in node.input]
-    bare.output[:] = [places[name] if name else "" for name in node.output]
-    parts = [bare.SerializeToString()]
-    parts += [value.type.SerializeToString() for value in [*alone.graph.input, *alone.graph.output]]
+def _signature(node: NodeProto, alone: ModelProto) -> Hashable:
+    """A key that is equal for nodes that differ in names and weights only."""
+    attributes = sorted(each.SerializeToString() for each in node.attribute)
+    types = (each.type.SerializeToString() for each in [*alone.graph.input, *alone.graph.output])
+    weights = []
     for tensor in alone.graph.initializer:
-        small = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "iub"
-        content = numpy_helper.to_array(tensor).tobytes() if small else b""
-        parts.append(repr((tensor.data_type, list(tensor.dims))).encode() + content)
-    return b"|".join(parts)
+        is_size = helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "iub"
+        content = numpy_helper.to_array(tensor).tobytes() if is_size else b""
+        weights.append((tensor.data_type, *tensor.dims, content))
+    given = tuple(map(bool, node.input))
+    return (operator_name(node), given, *attributes, *types, *weights)

@@ -29,9 +29,13 @@ class Sizes(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    shapes: dict[str, list[NonNegativeInt]] = Field(default_factory=dict)
-    dimensions: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    regime: str = ""
+    shapes: dict[str, list[NonNegativeInt]] = Field(
+        default_factory=dict, description="input name to its static shape"
+    )
+    dimensions: dict[str, NonNegativeInt] = Field(
+        default_factory=dict, description="name of a dynamic dimension to its size"
+    )
+    regime: str = Field(default="", description="the user's name of this shape")
 
     @property
     def text(self) -> str:
@@ -40,21 +44,12 @@ class Sizes(BaseModel):
         return " ".join([*shapes, *(f"{name}={size}" for name, size in self.dimensions.items())])
 
 
-class ModelSource(BaseModel):
+class ModelSource(Sizes):
     """The registration of a model: the contents of ``models/<name>/model.yaml``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     light: str | None = Field(default=None, description="an architecture of the onnx package")
     seed: int = Field(default=0, ge=0, description="seed of a light model's weights")
     file: str | None = Field(default=None, description="the .onnx file, beside this one")
-    shapes: dict[str, list[NonNegativeInt]] = Field(
-        default_factory=dict, description="input name to its static shape"
-    )
-    dimensions: dict[str, NonNegativeInt] = Field(
-        default_factory=dict, description="name of a dynamic dimension to its size"
-    )
-    regime: str = Field(default="", description="the user's name of this shape")
     further: list[Sizes] = Field(
         default_factory=list,
         description="further shapes of the same library: shapes, dimensions, regime of each",
@@ -111,7 +106,7 @@ class ModelSource(BaseModel):
         others = [each.model_dump() for each in self.further]
         return [self.model_copy(update={"further": [], **sizes}) for sizes in [{}, *others]]
 
-    def text(self) -> str:
+    def as_yaml(self) -> str:
         """The registration as YAML, without default values."""
         values = self.model_dump(exclude_defaults=True)
         if self.light is not None:

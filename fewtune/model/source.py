@@ -307,7 +307,7 @@ def add_model(  # noqa: PLR0913 (what a user can say of a model)
         _refuse_another(folder, registration, files)
     try:
         with whole_directory(folder) as scratch:
-            write_text(scratch / REGISTRATION, registration.text())
+            write_text(scratch / REGISTRATION, registration.as_yaml())
             for place, path in files.items():
                 (scratch / place).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, scratch / place)

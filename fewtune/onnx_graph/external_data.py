@@ -95,17 +95,15 @@ def _needed_bytes(tensor: TensorProto) -> int:
 
 
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:
-    if not location or "\0" in location:
-        raise InputError(
-            f"tensor {tensor!r} has its data at {location!r}, which is no file name: the model is "
-            "damaged, export it again"
-        )
     relative = PurePosixPath(location)
     path = directory / relative
-    outside = relative.is_absolute() or ".." in relative.parts or "\\" in location
-    if not outside:
-        outside = not path.resolve().is_relative_to(directory.resolve())
-    if outside:
+    is_plain = bool(relative.name) and not set(location) & {"\0", "\\"}
+    if (
+        not is_plain
+        or relative.is_absolute()
+        or ".." in relative.parts
+        or not path.resolve().is_relative_to(directory.resolve())
+    ):
         raise InputError(
             f"tensor {tensor!r} has its data at {location!r}, outside the model's folder "
             f"{directory}: such a model is refused"

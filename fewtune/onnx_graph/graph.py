@@ -92,15 +92,6 @@ def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
         yield from each.node
 
 
-def names_read(node: NodeProto) -> Iterator[str]:
-    """Every name that a node or a graph nested in it reads, as often as it is read."""
-    yield from filter(None, node.input)
-    for graph in nested_graphs(node):
-        for inner in graph.node:
-            yield from names_read(inner)
-        yield from (value.name for value in graph.output)
-
-
 def live_nodes(model: ModelProto) -> list[NodeProto]:
     """The nodes that an output depends on, in the order of the graph."""
     wanted = {value.name for value in model.graph.output}
@@ -108,7 +99,7 @@ def live_nodes(model: ModelProto) -> list[NodeProto]:
     for node in reversed(model.graph.node):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(names_read(node))
+            wanted.update(reads(node))
     return kept[::-1]
 
 
@@ -161,12 +152,7 @@ def parameter_count(model: ModelProto) -> int:
 
 def is_float(element_type: int) -> bool:
     """Whether an ONNX element type is a floating-point one."""
-    return element_type in (
-        TensorProto.FLOAT,
-        TensorProto.FLOAT16,
-        TensorProto.DOUBLE,
-        TensorProto.BFLOAT16,
-    )
+    return "float" in type_name(element_type)
 
 
 def type_name(element_type: int) -> str:

@@ -45,7 +45,8 @@ def planes_of_rows(model: ModelProto) -> ModelProto:
         is.
     """
     lifter = _Lifter(model)
-    return lifter.rewritten() if lifter.has_rows else model
+    has_rows = any(_is_of_row(lifter.graph, node) for node in model.graph.node)
+    return lifter.rewritten() if has_rows else model
 
 
 def _is_of_row(graph: GraphBuilder, node: NodeProto) -> bool:
@@ -66,11 +67,6 @@ class _Lifter(Deferring):
         self._computed: set[str] = set()
         self._waiting: set[str] = set()
         self._producers = {name: node for node in self._nodes for name in node.output}
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a convolution of a row."""
-        return any(_is_of_row(self.graph, node) for node in self._nodes)
 
     def write(self, name: str) -> None:
         """Add the row of a plane."""
@@ -191,7 +187,7 @@ class _Lifter(Deferring):
             return False
         places = [_moved(int(axis) % _ROW) for axis in counted]
         inputs = [self._planes[data], begin, end, graph.constant(places, np.int64)]
-        return self._computes(node, [*inputs, steps] if steps else inputs)
+        return self._computes(node, [*inputs, *filter(None, [steps])])
 
     def _pads(self, node: NodeProto) -> bool:
         graph, (data, pads, value, axes) = self.graph, optional(node.input, 4)
@@ -199,8 +195,7 @@ class _Lifter(Deferring):
         if widths is None or widths.size != 2 * _ROW or axes:
             return False
         spread = graph.constant(np.insert(widths, [_AXIS, _ROW + _AXIS], 0), np.int64)
-        given = [self._planes[data], spread]
-        return self._computes(node, [*given, value] if value else given)
+        return self._computes(node, [self._planes[data], spread, *filter(None, [value])])
 
     def _resizes(self, node: NodeProto) -> bool:
         graph, (data, roi, scales, sizes) = self.graph, optional(node.input, 4)

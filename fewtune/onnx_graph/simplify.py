@@ -27,8 +27,8 @@ from fewtune.onnx_graph.graph import (
     copy_model,
     detach_weights,
     graph_inputs,
-    names_read,
     opset_of,
+    reads,
     set_attributes,
 )
 from fewtune.onnx_graph.operators.expand import EARLY, expand, expand_functions, inlined
@@ -237,7 +237,7 @@ def _foldable(model: ModelProto) -> tuple[ModelProto, dict[str, TensorProto]]:
     # Values that depend on the inputs' values; no node that reads one is folded.
     moving, folded = {value.name for value in graph_inputs(model.graph)}, set[str]()
     for node in model.graph.node:
-        read = set(names_read(node))
+        read = reads(node)
         if moving.isdisjoint(read):
             folded |= read
         elif node.op_type not in ("Shape", "Size"):

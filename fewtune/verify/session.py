@@ -13,6 +13,7 @@ from onnx import ModelProto, shape_inference
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
+from fewtune.onnx_graph.bind import cannot_load, short_message
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import (
     detach_weights,
@@ -20,7 +21,6 @@ from fewtune.onnx_graph.graph import (
     static_shape,
     type_name,
 )
-from fewtune.onnx_graph.observed_shapes import cannot_load, short_message
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.

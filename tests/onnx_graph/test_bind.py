@@ -5,9 +5,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from fewtune.errors import InputError, MachineError
-from fewtune.onnx_graph.bind import bind_shapes, refuse_beyond_memory
+from fewtune.onnx_graph.bind import bind_shapes, refuse_beyond_memory, run_onnxruntime_once
 from fewtune.onnx_graph.graph import all_nodes, static_shape
-from fewtune.onnx_graph.observed_shapes import run_onnxruntime_once
 from fewtune.verify.session import run_onnxruntime
 from tests.made import onnx_text
 

@@ -16,9 +16,9 @@ from fewtune.onnx_graph.graph import (
     RANDOM,
     STANDARD,
     element_count,
-    names_read,
     node_text,
     opset_of,
+    reads,
     static_shape,
     static_sizes,
 )
@@ -399,7 +399,7 @@ class GraphBuilder:
                 self._set_constant(name, self.value(value.name))
                 self._nodes.append(helper.make_node("Identity", [name], [value.name]))
         read = {value.name for value in graph.output}
-        read |= {name for node in self._nodes for name in names_read(node)}
+        read |= {name for node in self._nodes for name in reads(node)}
         made = {name for node in self._nodes for name in node.output}
         result = ModelProto(ir_version=self._model.ir_version)
         result.opset_import.extend(self._model.opset_import)

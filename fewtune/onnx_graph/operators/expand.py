@@ -76,15 +76,11 @@ def expand_functions(model: ModelProto) -> ModelProto:
         A copy without these operators; ``model`` itself if it has none, or onnx fails.
     """
     opset = opset_of(model)
-    present = {
-        node.op_type
-        for node in all_nodes(model.graph)
-        if node.domain in STANDARD and node.op_type in _EXPANDED
-    }
-    if not any(_is_function(name, opset) for name in present):
-        return model
+    present = {node.op_type for node in all_nodes(model.graph) if node.domain in STANDARD}
     # A function may call others.
-    chosen = sorted(name for name in present | _EXPANDED if _is_function(name, opset))
+    chosen = sorted(name for name in _EXPANDED if _is_function(name, opset))
+    if present.isdisjoint(chosen):
+        return model
     typed = ModelProto()
     typed.CopyFrom(model)
     for node in all_nodes(typed.graph):
