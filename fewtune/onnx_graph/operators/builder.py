@@ -188,7 +188,7 @@ class GraphBuilder:
         try:
             opsets = [helper.make_opsetid("", self.opset)]
             single = helper.make_function("", "one", [*given], outputs, [node], opsets)
-            results = ReferenceEvaluator(single).run(None, given)
+            results = ReferenceEvaluator(single).run(None, given, attributes={})
         except Exception:  # noqa: BLE001 (what cannot be computed stays in the graph)
             return False
         if not all(isinstance(result, np.ndarray | np.generic) for result in results):
