@@ -14,7 +14,7 @@ about equally near, the last bit of a coordinate decides which of them is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +29,6 @@ _HALF = np.float32(0.5)
 # onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
 _TVM_METHODS = {"nearest": "nearest_neighbor"}
-# Attributes that have one supported value.
-_ONLY = {"exclude_outside": 0}
 # onnxruntime weighs bytes by integers of so many fractional bits, and rounds after each axis.
 _BYTE_BITS = 22
 
@@ -73,6 +71,23 @@ class Taps(NamedTuple):
             if np.array_equal(at * multiplier // divisor, read):
                 return multiplier, divisor
         return None
+
+    def tables(self) -> list[np.ndarray]:
+        """What the kernel reads: the indices unless they are a quotient, and weights of several."""
+        read = [] if self.quotient() is not None else [self.places]
+        return read if self.places.shape[1] == 1 else [*read, self.weights]
+
+    def place(self, tables: Iterator[te.Tensor], at: Any, tap: int) -> Any:
+        """The index of an element, from the next table unless it is a quotient."""
+        found = self.quotient()
+        if found is None:
+            return next(tables)[at * self.places.shape[1] + tap]
+        return tvm.tirx.floordiv(at * found[0], found[1])
+
+    def weight(self, tables: Iterator[te.Tensor], at: Any, tap: int) -> Any:
+        """The weight of an element, from the next table; None if there is one element."""
+        count = self.places.shape[1]
+        return next(tables)[at * count + tap] if count > 1 else None
 
 
 def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int) -> relax.Expr:
@@ -198,9 +213,8 @@ def _method_of(attributes: dict[str, Any], opset: int) -> Method:
     )
     if opset >= 11 and found.coordinates not in COORDINATES:
         raise _refused(attributes, f"coordinates {found.coordinates!r} are not supported")
-    for name, value in _ONLY.items():
-        if text_attribute(attributes, name, str(value)) != str(value):
-            raise _refused(attributes, f"attribute {name!r} is not supported")
+    if attributes.get("exclude_outside"):
+        raise _refused(attributes, "attribute 'exclude_outside' is not supported")
     return found
 
 
@@ -316,8 +330,9 @@ def _kernel(
     resized: list[int],
 ) -> relax.Expr:
     """Call the kernel of a resize; indices and weights are its arguments."""
-    tables: list[np.ndarray] = []
-    found = [_Reading(line.axis, taps(line, method), tables) for line in lines]
+    found = [(line.axis, taps(line, method)) for line in lines]
+    # Flat: MetaSchedule takes a constant of two axes for a weight, and changes its layout.
+    tables = [table.ravel() for _, each in found for table in each.tables()]
 
     def compute(values: te.Tensor, *given: te.Tensor) -> te.Tensor:
         result = _sum_of(values, found, given, resized)
@@ -334,46 +349,21 @@ def _kernel(
     )
 
 
-class _Reading:
-    """The taps of one axis as expressions of a kernel, which reads them from tables."""
-
-    def __init__(self, axis: int, given: Taps, tables: list[np.ndarray]) -> None:
-        self.axis, self.count = axis, given.places.shape[1]
-        self._quotient = given.quotient()
-        self._places = self._weights = -1
-        # Flat: MetaSchedule takes a constant of two axes for a weight, and changes its layout.
-        if self._quotient is None:
-            self._places = len(tables)
-            tables.append(given.places.ravel())
-        if self.count > 1:
-            self._weights = len(tables)
-            tables.append(given.weights.ravel())
-
-    def place(self, given: Sequence[te.Tensor], at: Any, tap: int) -> Any:
-        if self._quotient is not None:
-            multiplier, divisor = self._quotient
-            return tvm.tirx.floordiv(at * multiplier, divisor)
-        return given[self._places][at * self.count + tap]
-
-    def weight(self, given: Sequence[te.Tensor], at: Any, tap: int) -> Any:
-        return None if self._weights < 0 else given[self._weights][at * self.count + tap]
-
-
 def _sum_of(
-    values: te.Tensor, readings: list[_Reading], given: Sequence[te.Tensor], shape: list[int]
+    values: te.Tensor, found: list[tuple[int, Taps]], given: Sequence[te.Tensor], shape: list[int]
 ) -> te.Tensor:
     def term(at: tuple[Any, ...], choice: Sequence[int]) -> Any:
-        place, factor = list(at), None
-        for reading, tap in zip(readings, choice, strict=True):
-            place[reading.axis] = reading.place(given, at[reading.axis], tap)
-            weight = reading.weight(given, at[reading.axis], tap)
+        place, factor, tables = list(at), None, iter(given)
+        for (axis, each), tap in zip(found, choice, strict=True):
+            place[axis] = each.place(tables, at[axis], tap)
+            weight = each.weight(tables, at[axis], tap)
             if weight is not None:
                 factor = weight if factor is None else factor * weight
         value = values(*place)
         return value if factor is None else value.astype("float32") * factor
 
     def summed(*at: Any) -> Any:
-        choices = np.ndindex(*(reading.count for reading in readings))
+        choices = np.ndindex(*(each.places.shape[1] for _, each in found))
         total = term(at, next(choices))
         for choice in choices:
             total = total + term(at, choice)

@@ -342,15 +342,9 @@ class GraphBuilder:
         return self.op("Squeeze", [data, self.constant([axis], np.int64)], output)
 
     def slice(self, data: str, axis: int, begin: int, end: int, output: str | None = None) -> str:
-        """Take the elements from ``begin`` to before ``end`` of an axis."""
-        return self.op("Slice", [data, *self._bounds(axis, begin, end)], output)
-
-    def fold_slice(self, data: str, axis: int, begin: int, end: int) -> str:
-        """As `slice`, but folded if the data are constant: for weights."""
-        return self.fold("Slice", [data, *self._bounds(axis, begin, end)])
-
-    def _bounds(self, axis: int, begin: int, end: int) -> list[str]:
-        return [self.constant([each], np.int64) for each in (begin, end, axis)]
+        """Take the elements from ``begin`` to before ``end`` of an axis; of weights, at once."""
+        inputs = [data, *(self.constant([each], np.int64) for each in (begin, end, axis))]
+        return self.fold("Slice", inputs) if output is None else self.op("Slice", inputs, output)
 
     def clip(self, data: str, least: float | None, most: float | None) -> str:
         """Clip the elements of a value; None is no bound."""

@@ -141,7 +141,7 @@ def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             parts.append(name)
             continue
         if bias:
-            offset = graph.fold_slice(bias, 0, begin, begin + shape[2])
+            offset = graph.slice(bias, 0, begin, begin + shape[2])
             begin += shape[2]
             name = graph.op("Add", [name, offset])
         parts.append(_by_heads(graph, name, heads))

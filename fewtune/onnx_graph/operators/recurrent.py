@@ -34,9 +34,6 @@ _MOST_STEPS = 2000
 _MOST_SEQUENCES = 4
 # No exporter writes peepholes, and onnxruntime does not run batches first.
 _REFUSED = ("activation_alpha", "activation_beta", "clip", "input_forget", "layout")
-_IN_KERNEL = frozenset(
-    {"direction", "hidden_size", "linear_before_reset", "activations", *_REFUSED}
-)
 
 _ALL = slice(None)
 
@@ -136,7 +133,7 @@ class _Layer:
             part = part_of(self.graph, weights, index, transposed=True)
             if columns != _ALL:
                 end = columns.stop or self.graph.shape(part)[1]
-                part = self.graph.fold_slice(part, 1, columns.start, end)
+                part = self.graph.slice(part, 1, columns.start, end)
             self.operands[key] = part
         # The product of a first state of zeros is known.
         return self.graph.fold("MatMul", [rows, self.operands[key]])
@@ -178,17 +175,17 @@ class _Layer:
         """Bias of the inputs' products: both of ONNX's biases, unless a GRU adds one elsewhere."""
         graph, size = self.graph, _GATES[self.kind] * self.hidden
         part = part_of(graph, self.b, index)
-        first = graph.fold_slice(part, 0, 0, size)
-        second = graph.fold_slice(part, 0, size, 2 * size)
+        first = graph.slice(part, 0, 0, size)
+        second = graph.slice(part, 0, size, 2 * size)
         if self.resets_after:
             zeros = graph.constant(np.zeros(self.hidden, graph.dtype(self.b)))
-            kept = graph.fold_slice(second, 0, 0, 2 * self.hidden)
+            kept = graph.slice(second, 0, 0, 2 * self.hidden)
             second = graph.fold("Concat", [kept, zeros], axis=0)
         return graph.fold("Add", [first, second])
 
     def _state_bias(self, index: int) -> str:
         part = part_of(self.graph, self.b, index)
-        return self.graph.fold_slice(part, 0, 5 * self.hidden, 6 * self.hidden)
+        return self.graph.slice(part, 0, 5 * self.hidden, 6 * self.hidden)
 
     def _first(self, name: str, index: int) -> str:
         """A direction's initial state; zeros for an empty sequence, as in onnxruntime."""
@@ -220,7 +217,7 @@ class _Layer:
 def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:
     """One direction's part of a tensor, without the axis of directions."""
     shape = graph.shape(name)
-    part = name if shape[0] == 1 else graph.fold_slice(name, 0, index, index + 1)
+    part = name if shape[0] == 1 else graph.slice(name, 0, index, index + 1)
     part = graph.fold("Reshape", [part, graph.constant(shape[1:], np.int64)])
     return graph.fold("Transpose", [part], perm=[1, 0]) if transposed else part
 
@@ -250,9 +247,7 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     given = attributes_of(node)
     data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
     shape = graph.shape(data)
-    if shape is None or peepholes or given.keys() - _IN_KERNEL:
-        return False
-    if any(given.get(name) for name in _REFUSED):
+    if shape is None or peepholes or any(given.get(name) for name in _REFUSED):
         return False
     names = [name.decode().capitalize() for name in given.get("activations", [])]
     defaults = _DEFAULTS["LSTM" if is_quantized else node.op_type]

