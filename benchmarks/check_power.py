@@ -50,7 +50,7 @@ from benchmarks.onnx_nodes import node_tests
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.light import light_model
-from fewtune.model.lower_checked import Lowered, lower_checked
+from fewtune.model.lower import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import load

@@ -91,7 +91,7 @@ def compiled_outputs(
     ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
     """
     from fewtune.model.import_options import ImportOptions
-    from fewtune.model.lower_checked import lower_checked
+    from fewtune.model.lower import lower_checked
     from fewtune.onnx_graph.bind import bind_shapes
     from fewtune.onnx_graph.checks import check_types, refuse_untuned
     from fewtune.runtime.executable import CompiledModel

@@ -25,8 +25,15 @@ from fewtune.artifacts import (
 from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import NHWC, UnsupportedError, lower
-from fewtune.model.lower_checked import STEPS, Lowered, checking_target, lower_checked
+from fewtune.model.lower import (
+    NHWC,
+    STEPS,
+    Lowered,
+    UnsupportedError,
+    checking_target,
+    lower,
+    lower_checked,
+)
 from fewtune.model.one_module import one_module
 from fewtune.model.passes.winograd import Winograd
 from fewtune.model.registration import Sizes

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mechanisms
-from fewtune.model.lower_checked import STEPS
+from fewtune.model.lower import STEPS
 from fewtune.steps.sections import sections
 
 SOURCES = "\n".join(

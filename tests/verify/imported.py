@@ -7,7 +7,7 @@ import numpy as np
 from onnx import ModelProto
 
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
+from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, Observer

@@ -5,7 +5,7 @@ from fewtune.errors import InputError, VerificationError
 from fewtune.model.converters import recurrent
 from fewtune.model.converters.recurrent import CELLS, Recurrence
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
+from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.operators.expand import expand

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower_checked import lower_checked
+from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.runtime.target import resolve_target

@@ -8,8 +8,7 @@ from onnx import ModelProto
 
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import TRANSPOSED
-from fewtune.model.lower_checked import lower_checked
+from fewtune.model.lower import TRANSPOSED, lower_checked
 from fewtune.model.passes import transposed
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.task.analysis import call_counts
