@@ -277,6 +277,9 @@ def _imported(
     give_back_memory()
     simplified, presimplified = _simplified(name, bound)
     comparison = _Comparison(loaded, bound, simplified, threads, options)
+    for each in comparison.outputs:
+        if 0 in each.shape:
+            raise InputError(f"{name}: output {each.name!r} has no elements: take it out")
     try:
         made = lower_checked(bound, target, options, comparison.check, left_out, presimplified)
     except VerificationError as fault:
@@ -290,7 +293,6 @@ def _imported(
         raise InputError(f"{name}: {fault}") from fault
     for step, reason in made.left_out.items():
         _LOG.info("%s: %s is left out: %s", name, step, reason)
-    _refuse_unstorable(name, made.module, comparison.outputs)
     report = _report(loaded, bound, made, comparison, options)
     return Imported(report, made.module, bound, comparison.reference)
 
@@ -446,19 +448,6 @@ def _reduced(winograd: Winograd, most_growth: float) -> list[str]:
         f"the fastest transform of {winograd.reduced} convolutions: with it the library would hold "
         f"more than {most_growth:g} times the weights of the ONNX model (compile.most_growth)"
     ]
-
-
-def _refuse_unstorable(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> None:
-    """Refuse an output that TVM can write, and cannot read: a constant without elements."""
-    empty = next((each.name for each in outputs if 0 in each.shape), None)
-    if empty is not None:
-        try:
-            read_module(tvm.ir.save_json(lowered))
-        except Exception:  # noqa: BLE001 (TVM says so in many ways)
-            raise InputError(
-                f"{name}: output {empty!r} is a constant without elements, which TVM cannot store: "
-                "take it out of the model's outputs"
-            ) from None
 
 
 def _binding(
