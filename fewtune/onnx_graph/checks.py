@@ -58,8 +58,9 @@ _UNTUNED = {
     ("", name)
     for name in (
         *("Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"),
-        *("LpNormalization", "LpPool", "RegexFullMatch", "RoiAlign", "Scan", "SequenceMap", "Sinh"),
-        *("StringConcat", "StringNormalizer", "StringSplit", "TensorScatter", "TfIdfVectorizer"),
+        *("LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "STFT"),
+        *("Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"),
+        *("TensorScatter", "TfIdfVectorizer"),
     )
 } | {
     ("com.microsoft", name)

@@ -197,16 +197,6 @@ class _Lifter(Deferring):
         spread = graph.constant(np.insert(widths, [_AXIS, _ROW + _AXIS], 0), np.int64)
         return self._computes(node, [self._planes[data], spread, *filter(None, [value])])
 
-    def _resizes(self, node: NodeProto) -> bool:
-        graph, (data, roi, scales, sizes) = self.graph, optional(node.input, 4)
-        asked = scales or sizes
-        value = graph.value(asked) if asked else None
-        if value is None or value.size != _ROW or attributes_of(node).get("axes"):
-            return False
-        spread = graph.constant(np.insert(value, _AXIS, 1))
-        further = [roi, spread] if asked == scales else [roi, "", spread]
-        return self._computes(node, [self._planes[data], *further])
-
 
 def _as_plane(shape: list[int]) -> list[int]:
     """A row's shape, as a plane."""
@@ -221,7 +211,6 @@ def _moved(axis: int) -> int:
 _OTHERS: dict[str, Callable[[_Lifter, NodeProto], bool]] = {
     "Concat": _Lifter._joins,
     "Pad": _Lifter._pads,
-    "Resize": _Lifter._resizes,
     "Slice": _Lifter._slices,
     "Split": _Lifter._joins,
 }

@@ -81,13 +81,6 @@ def test_empty_inputs_at_the_end_are_removed():
     run_onnxruntime(bound, DATA, 1)
 
 
-def test_a_short_transform_has_the_shape_that_onnxruntime_gives_it():
-    nodes = "signal = Unsqueeze (x, last) y = STFT (signal, step, , frame)"
-    bound = bind_shapes(model_of(nodes, step=1, frame=4, last=[2]), {}, {})
-    (output,) = run_onnxruntime(bound, DATA, 1)
-    assert static_shape(bound.graph.output[0]) == list(output.shape)
-
-
 def with_past():
     return onnx_text.model_of(
         """(float[1,3,4] keys, float[1,"past_length",4] past) => (float[] present) {

@@ -26,22 +26,11 @@ class TooLongError(InputError):
 
 
 def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Inline the branch of a constant condition, else both branches if their shapes are equal."""
-    if inline_constant_if(graph, node, scope):
-        return True
-    given = attributes_of(node)
-    chosen_at_run = graph.reshape(node.input[0], [])
-    both = [_inlined(graph, given[name], {}, scope) for name in ("then_branch", "else_branch")]
-    for first, second in zip(*both, strict=True):
-        if graph.shape(first) is None or graph.shape(first) != graph.shape(second):
-            return graph.refuse(
-                node,
-                "has a condition that depends on the input's values, and branches of different "
-                "shapes: export the model with that condition fixed",
-            )
-    for first, second, output in zip(*both, node.output, strict=True):
-        graph.op("Where", [chosen_at_run, first, second], output)
-    return True
+    return inline_constant_if(graph, node, scope) or graph.refuse(
+        node,
+        "has a condition that depends on the input's values: export the model with that condition "
+        "fixed",
+    )
 
 
 def inline_constant_if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:

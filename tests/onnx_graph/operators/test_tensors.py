@@ -1,23 +1,10 @@
-"""Spectra and indexing, compared with onnxruntime."""
+"""Parts of tensors, compared with onnxruntime."""
 
 import numpy as np
 import pytest
 
 from fewtune.errors import InputError
 from tests.expanded_models import assert_node, normal
-
-AXES = {"batch_axis": 1, "time_axis": 0}
-
-
-def test_an_axis_is_reversed():
-    inputs = [normal(4, 3, 2), np.array([4, 4, 4])]
-    assert_node("ReverseSequence", inputs, domain="", constants=(1,), **AXES)
-
-
-def test_sequences_of_different_lengths_are_refused_by_name():
-    inputs = [normal(4, 3, 2), np.array([4, 2, 3])]
-    with pytest.raises(InputError, match="ReverseSequence node 'node' reverses sequences"):
-        assert_node("ReverseSequence", inputs, domain="", constants=(1,), **AXES)
 
 
 def test_a_split_with_an_empty_part_is_refused_by_name():

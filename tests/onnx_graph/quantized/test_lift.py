@@ -163,10 +163,10 @@ def test_convolutions_of_weights_beyond_signed_bytes_are_exact(zeros, is_known, 
     np.testing.assert_array_equal(actual, wanted)
 
 
-@pytest.mark.parametrize("zeros", [3, [3, 255, 128, 0]])
+@pytest.mark.parametrize("zeros", [3, 200])
 @pytest.mark.parametrize("operator", ["Conv", "MatMul", "Gemm"])
 def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
-    """255 - 3 is no signed byte; 255 - 128 is, and the rest a multiple of what is summed."""
+    """255 - 3 is no signed byte: signed bytes and a multiple of what is summed."""
     is_plane = operator == "Conv"
     axis = 1 if operator == "MatMul" else 0
     shape = (1, 4, 6, 6) if is_plane else (6, 4)
