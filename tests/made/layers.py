@@ -25,6 +25,8 @@ def layer(
 ):
     """A recurrent layer of 4 inputs, and what to feed."""
     generator = np.random.default_rng(0)
+    if kind == "GRU":
+        attributes = {"linear_before_reset": 1} | attributes
     gates, directions = GATES[kind], 2 if direction == "bidirectional" else 1
     shapes = {"W": (directions, gates * hidden, 4), "R": (directions, gates * hidden, hidden)}
     shapes["B"] = (directions, 2 * hidden * gates) if bias else None

@@ -11,17 +11,14 @@ write: default activations, sequences of one length, constant weights.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import Activation, activation
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -34,8 +31,6 @@ _MOST_STEPS = 2000
 _MOST_SEQUENCES = 4
 # No exporter writes peepholes, and onnxruntime does not run batches first.
 _REFUSED = ("activation_alpha", "activation_beta", "clip", "input_forget", "layout")
-
-_ALL = slice(None)
 
 
 @dataclass
@@ -51,11 +46,9 @@ class _Layer:
     def __post_init__(self) -> None:
         self.kind, self.given = self.node.op_type, attributes_of(self.node)
         # Parts of the weights, once for all steps.
-        self.operands: dict[tuple[str, int, int | None, int | None], str] = {}
+        self.operands: dict[tuple[str, int], str] = {}
         names = optional(self.node.input, _INPUTS)
-        self.x, self.w, self.r, self.b, self.lengths, *self.first, self.p = names
-        # ONNX's ``linear_before_reset``: a GRU resets what was multiplied.
-        self.resets_after = bool(self.given.get("linear_before_reset"))
+        self.x, self.w, self.r, self.b, self.lengths, *self.first, _ = names
 
     def expand(self) -> bool:
         """Write all steps; False if the layer is refused."""
@@ -65,8 +58,9 @@ class _Layer:
             return graph.refuse(
                 node, "reads a sequence whose shape is not known before the model runs"
             )
-        if self.p or any(self.given.get(name) for name in _REFUSED):
-            return graph.refuse(node, f"has peepholes, or one of {', '.join(_REFUSED)}")
+        reason = _refused(node)
+        if reason:
+            return graph.refuse(node, reason)
         self.steps, self.batch, width = shape
         if self.steps > _MOST_STEPS:
             return graph.refuse(
@@ -75,14 +69,11 @@ class _Layer:
                 "sequence",
             )
         directions, self.hidden = weights[0], min(weights[1:])
-        functions = self._functions(directions)
-        if functions is None:
-            return graph.refuse(node, "has an activation that is not supported")
         self.zeros = graph.constant(np.zeros((self.batch, self.hidden), graph.dtype(self.x)))
         known = graph.value(self.lengths) if self.lengths else np.array(self.steps)
         self.is_whole = known is not None and bool((known >= self.steps).all())
         rows = graph.reshape(self.x, [self.steps * self.batch, width])
-        runs = [self._run(index, rows, functions[index]) for index in range(directions)]
+        runs = [self._run(index, rows) for index in range(directions)]
         sequence, *lasts = optional(node.output, 3)
         if sequence:
             joined = [graph.concat(outputs, 0) for outputs, _ in runs]
@@ -93,24 +84,11 @@ class _Layer:
                 self._write(name, values, 0, [1, self.batch, self.hidden])
         return True
 
-    def _functions(self, directions: int) -> list[list[Activation]] | None:
-        """Activation functions of each direction; None if one is unknown."""
-        defaults = _DEFAULTS[self.kind]
-        named = [name.decode() for name in self.given.get("activations", [])]
-        found = [activation(name) for name in named or defaults * directions]
-        count = len(defaults)
-        if None in found or len(found) < count * directions:
-            return None
-        return [found[count * index : count * (index + 1)] for index in range(directions)]
-
-    def _run(
-        self, index: int, rows: str, functions: list[Activation]
-    ) -> tuple[list[str], list[str]]:
+    def _run(self, index: int, rows: str) -> tuple[list[str], list[str]]:
         """Outputs of a direction's steps, in the order of the sequence, and its last states."""
         graph = self.graph
         step_of = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind]
-        functions = [functools.partial(each, graph) for each in functions]
-        products = self.product(rows, self.w, index, _ALL)
+        products = self.product(rows, self.w, index)
         if self.b:
             products = graph.op("Add", [products, self._input_bias(index)])
         count = 2 if self.kind == "LSTM" else 1
@@ -122,51 +100,42 @@ class _Layer:
             if self.steps > 1:
                 taken = np.arange(step * self.batch, (step + 1) * self.batch)
                 at = graph.op("Gather", [products, graph.constant(taken, np.int64)], axis=0)
-            new = step_of(at, states, index, functions)
+            new = step_of(at, states, index)
             outputs[step], states = self._masked(step, new, states)
         return [outputs[step] for step in range(self.steps)], states
 
-    def product(self, rows: str, weights: str, index: int, columns: slice) -> str:
-        """Multiply rows, (rows, inputs), by columns of the weights of one direction."""
-        key = weights, index, columns.start, columns.stop
-        if key not in self.operands:
-            part = part_of(self.graph, weights, index, transposed=True)
-            if columns != _ALL:
-                end = columns.stop or self.graph.shape(part)[1]
-                part = self.graph.slice(part, 1, columns.start, end)
-            self.operands[key] = part
+    def product(self, rows: str, weights: str, index: int) -> str:
+        """Multiply rows, (rows, inputs), by the weights of one direction."""
+        if (weights, index) not in self.operands:
+            self.operands[weights, index] = part_of(self.graph, weights, index, transposed=True)
         # The product of a first state of zeros is known.
-        return self.graph.fold("MatMul", [rows, self.operands[key]])
+        return self.graph.fold("MatMul", [rows, self.operands[weights, index]])
 
-    def _rnn(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
-        product = self.product(states[0], self.r, index, _ALL)
-        return [functions[0](self.graph.op("Add", [product, given]))]
+    def _rnn(self, given: str, states: list[str], index: int) -> list[str]:
+        op = self.graph.op
+        return [op("Tanh", [op("Add", [self.product(states[0], self.r, index), given])])]
 
-    def _gru(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
-        op, hidden, both = self.graph.op, states[0], slice(0, 2 * self.hidden)
-        update, reset, new = (self._gate(given, gate) for gate in range(3))
-        products = self.product(hidden, self.r, index, _ALL if self.resets_after else both)
-        update = functions[0](op("Add", [update, self._gate(products, 0)]))
-        reset = functions[0](op("Add", [reset, self._gate(products, 1)]))
-        if self.resets_after:
-            kept = self._gate(products, 2)
-            if self.b:
-                kept = op("Add", [kept, self._state_bias(index)])
-            kept = op("Mul", [reset, kept])
-        else:
-            rest = slice(2 * self.hidden, None)
-            kept = self.product(op("Mul", [reset, hidden]), self.r, index, rest)
-        new = functions[1](op("Add", [new, kept]))
+    def _gru(self, given: str, states: list[str], index: int) -> list[str]:
+        op, (hidden,) = self.graph.op, states
+        product = self.product(hidden, self.r, index)
+        update, reset = (
+            op("Sigmoid", [op("Add", [self._gate(given, gate), self._gate(product, gate)])])
+            for gate in range(2)
+        )
+        kept = self._gate(product, 2)
+        if self.b:
+            kept = op("Add", [kept, self._state_bias(index)])
+        new = op("Tanh", [op("Add", [self._gate(given, 2), op("Mul", [reset, kept])])])
         fresh = op("Mul", [op("Sub", [1, update]), new])
         return [op("Add", [fresh, op("Mul", [update, hidden])])]
 
-    def _lstm(self, given: str, states: list[str], index: int, functions: list[Any]) -> list[str]:
+    def _lstm(self, given: str, states: list[str], index: int) -> list[str]:
         op, (hidden, cell) = self.graph.op, states
-        gates = op("Add", [self.product(hidden, self.r, index, _ALL), given])
-        entry, output, forget, new = (self._gate(gates, gate) for gate in range(4))
-        kept = op("Mul", [functions[0](forget), cell])
-        cell = op("Add", [kept, op("Mul", [functions[0](entry), functions[1](new)])])
-        return [op("Mul", [functions[0](output), functions[2](cell)]), cell]
+        gates = op("Add", [self.product(hidden, self.r, index), given])
+        entry, output, forget = (op("Sigmoid", [self._gate(gates, gate)]) for gate in range(3))
+        new = op("Tanh", [self._gate(gates, 3)])
+        cell = op("Add", [op("Mul", [forget, cell]), op("Mul", [entry, new])])
+        return [op("Mul", [output, op("Tanh", [cell])]), cell]
 
     def _gate(self, gates: str, index: int) -> str:
         return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
@@ -177,7 +146,7 @@ class _Layer:
         part = part_of(graph, self.b, index)
         first = graph.slice(part, 0, 0, size)
         second = graph.slice(part, 0, size, 2 * size)
-        if self.resets_after:
+        if self.kind == "GRU":
             zeros = graph.constant(np.zeros(self.hidden, graph.dtype(self.b)))
             kept = graph.slice(second, 0, 0, 2 * self.hidden)
             second = graph.fold("Concat", [kept, zeros], axis=0)
@@ -241,20 +210,25 @@ def _quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return False
 
 
+def _refused(node: NodeProto) -> str:
+    """Why a layer is none that exporters write; empty if it is."""
+    given, kind = attributes_of(node), "LSTM" if node.op_type == _QUANTIZED else node.op_type
+    if optional(node.input, _INPUTS)[-1] or any(given.get(name) for name in _REFUSED):
+        return f"has peepholes, or one of {', '.join(_REFUSED)}"
+    names = [name.decode().capitalize() for name in given.get("activations", [])]
+    if names and names != _DEFAULTS[kind] * (len(names) // len(_DEFAULTS[kind])):
+        return "has other activations than ONNX's defaults"
+    if kind == "GRU" and not given.get("linear_before_reset"):
+        return "resets its state before it multiplies it: linear_before_reset is 0"
+    return ""
+
+
 def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     """Whether one kernel computes all steps of this layer."""
     is_quantized = node.op_type == _QUANTIZED
-    given = attributes_of(node)
-    data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
+    data, *weights, lengths, hidden, cell, _ = optional(node.input, _INPUTS)
     shape = graph.shape(data)
-    if shape is None or peepholes or any(given.get(name) for name in _REFUSED):
-        return False
-    names = [name.decode().capitalize() for name in given.get("activations", [])]
-    defaults = _DEFAULTS["LSTM" if is_quantized else node.op_type]
-    if names and names != defaults * (len(names) // len(defaults)):
-        return False
-    # Exporters of GRUs reset what was multiplied.
-    if node.op_type == "GRU" and not given.get("linear_before_reset"):
+    if shape is None or _refused(node):
         return False
     steps, batch, _ = shape
     is_faster_unrolled = steps == 1 or batch > _MOST_SEQUENCES
