@@ -90,10 +90,11 @@ class _Kernels(relax.PyExprMutator):
         if groups == channels == weights.shape[-1]:
             given, name = weights[:, :, 0].astype(_SUMS), "integer_depthwise_conv2d"
             compute = partial(_depthwise, window)
+        elif groups > 1:
+            return None
         else:
-            joined, groups = _merged(weights, groups, self._lanes)
-            given, name = packed(joined, self._lanes), "integer_conv2d"
-            compute = partial(_convolved, self._dot, window, groups)
+            given, name = packed(weights, self._lanes), "integer_conv2d"
+            compute = partial(_convolved, self._dot, window)
         # As an argument, the value of the padding does not make the kernels of two layers differ.
         pads = [np.full(1, zero, _DATA)] if zero and any(window.padding) else []
         result = self._called(call, compute, data, [given, *pads], name)
@@ -189,28 +190,6 @@ class Window:
         return _padded(data, [0, top, left, 0], [0, bottom, right, more], pad_value)
 
 
-def _merged(weights: np.ndarray, groups: int, lanes: int) -> tuple[np.ndarray, int]:
-    """Join groups of a convolution until the filters of one joined group fill vectors.
-
-    A vector of filters then reads one word of the data. Weights between channels and filters of
-    different original groups are zero. Returned are weights of shape (rows, columns, channels of a
-    joined group, filters), and the number of joined groups.
-    """
-    *taps, channels, filters = weights.shape
-    each = filters // groups
-    joined = next(
-        many
-        for many in range(1, groups + 1)
-        if groups % many == 0 and (many * each % lanes == 0 or many == groups)
-    )
-    wide = np.zeros((*taps, joined * channels, filters), weights.dtype)
-    for group in range(groups):
-        first = group % joined * channels
-        own = slice(group * each, (group + 1) * each)
-        wide[..., first : first + channels, own] = weights[..., own]
-    return wide, groups // joined
-
-
 def packed(weights: np.ndarray, lanes: int) -> np.ndarray:
     """Pack neighboring channels of weights into words, and pad their filters to whole vectors.
 
@@ -250,29 +229,21 @@ def _padded(
 def _convolved(
     dot: Dot,
     window: Window,
-    groups: int,
     data: te.Tensor,
     weights: te.Tensor,
     pad_value: te.Tensor | None = None,
 ) -> te.Tensor:
-    """A convolution in NHWC with weights from `packed`: (rows, columns, words of a group, filters).
-
-    If there are several groups, the filters of each fill vectors.
-    """
+    """A convolution in NHWC with weights from `packed`: (rows, columns, words, filters)."""
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, depth, filters = (int(extent) for extent in weights.shape)
-    own, each = channels // groups, filters // groups
-    wide = window.padded(data, pad_value, depth * _WORD - own)
+    wide = window.padded(data, pad_value, depth * _WORD - channels)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
     k = te.reduce_axis((0, depth), name="k")
 
     def summed(n: Any, y: Any, x: Any, f: Any) -> Any:
         place = [n, window.place(0, y, r), window.place(1, x, s)]
-        first = k * _WORD
-        if groups > 1:
-            first = f // each * own + first
-        return te.sum(dot(_word(wide, place, first), weights[r, s, k, f]), axis=[r, s, k])
+        return te.sum(dot(_word(wide, place, k * _WORD), weights[r, s, k, f]), axis=[r, s, k])
 
     shape = (batch, window.size(0, height, rows), window.size(1, width, columns), filters)
     return te.compute(shape, summed, name="integer_conv2d")

@@ -21,8 +21,6 @@ from fewtune.onnx_graph.quantized.affine import (
 
 _PLANE = 4
 _MOST_SUM = 2**31 - 1
-# Lanes of the widest vector, and the most groups that are joined to fill it.
-_LANES, _MOST_JOINED = 16, 16
 
 
 class Product(NamedTuple):
@@ -146,24 +144,12 @@ def _product(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Product
     given = attributes_of(node)
     defaults = {"strides": [1, 1], "dilations": [1, 1], "pads": [0] * 4, "group": 1}
     window = {name: given.get(name, default) for name, default in defaults.items()}
-    product, groups = Product(shape, *weights, window), window["group"]
+    product = Product(shape, *weights, window)
+    if window["group"] > 1:
+        is_depthwise = window["group"] == shape[1] == sizes[0] and sizes[1] == 1
+        return product if is_depthwise and not weights.moved else None
     # `totals` sums all channels, in float32.
-    has_totals = groups == 1 and product.depth * MOST_OF_BYTE <= EXACT
-    fits = _has_kernel(groups, sizes, shape) and (has_totals or not weights.moved)
-    return product if fits else None
-
-
-def _has_kernel(groups: int, sizes: tuple[int, ...], shape: list[int]) -> bool:
-    """Whether a convolution has a kernel of bytes that is not slower than one of floats.
-
-    Groups whose filters do not fill a vector are joined, with zeros between them. With too many
-    groups, zeros would be most of the work.
-    """
-    filters = sizes[0]
-    depthwise = groups == shape[1] == filters and sizes[1] == 1
-    joined = range(1, _MOST_JOINED + 1)
-    fills = any(groups % n == 0 and n * filters // groups % _LANES == 0 for n in joined)
-    return depthwise or fills or groups <= _MOST_JOINED
+    return product if product.depth * MOST_OF_BYTE <= EXACT or not weights.moved else None
 
 
 def _added(

@@ -42,12 +42,9 @@ def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=T
     return model, {"data": random_bytes(random, kind, *shape)}
 
 
-@pytest.mark.parametrize(
-    ("channels", "filters", "kernel", "group"),
-    [(3, 5, 3, 1), (17, 33, 3, 1), (17, 5, 1, 1), (32, 48, 3, 16), (15, 60, 3, 3)],
-)
-def test_convolutions_of_odd_channels_and_groups(channels, filters, kernel, group):
-    model, feeds = convolution(channels, filters, kernel, group=group, pads=[kernel // 2] * 4)
+@pytest.mark.parametrize(("channels", "filters", "kernel"), [(3, 5, 3), (17, 33, 3), (17, 5, 1)])
+def test_convolutions_of_odd_channels(channels, filters, kernel):
+    model, feeds = convolution(channels, filters, kernel, pads=[kernel // 2] * 4)
     kernels = assert_within_a_step(model, feeds)
     assert any("integer_conv2d" in name for name in kernels)
 
@@ -91,8 +88,8 @@ def test_sums_do_not_saturate():
     assert_within_a_step(model, feeds)
 
 
-@pytest.mark.parametrize(("channels", "filters", "group"), [(74, 37, 37), (17, 34, 17)])
-def test_groups_that_would_be_mostly_zeros_stay_in_floats(channels, filters, group):
+@pytest.mark.parametrize(("channels", "filters", "group"), [(32, 48, 16), (17, 34, 17)])
+def test_groups_of_several_channels_or_filters_stay_in_floats(channels, filters, group):
     model, feeds = convolution(channels, filters, 1, group=group)
     kernels = assert_within_a_step(model, feeds)
     assert not any("integer" in name for name in kernels)
