@@ -353,12 +353,40 @@ def lower_checked(
     VerificationError
         If plain TVM's outputs are wrong.
     """
-    known, bound = dict(left_out or {}), light(bound)
-    attempt = _Attempt(bound, target, check, presimplified, options.most_growth)
+    known, given = dict(left_out or {}), light(bound)
+    schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
+
+    def attempt(steps: OptionalSteps) -> Lowered[Found]:
+        """Lower, build and check the model with some of the optional steps."""
+        at("simplifying the graph")
+        simplified = presimplified
+        if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
+            simplified = prepare.with_light_layers(given, steps)
+        layout: Layout = "NHWC" if steps.uses(NHWC) else "NCHW"
+        weight_bytes = sum(map(tensor_bytes, all_tensors(given.model)))
+        winograd = Winograd(most_bytes=_FOR_WEIGHTS * (options.most_growth - 1) * weight_bytes)
+        padding = Padding()
+        lowered = lower(simplified, target, layout, winograd, padding, steps)
+        here, scheduled = checking_target(target), lowered
+        if steps.uses(_DEFAULT_SCHEDULES):
+            with steps.step(_DEFAULT_SCHEDULES):
+                at("giving kernels their default schedules")
+                names = list(call_counts(lowered))
+                scheduled = apply_default_schedules(lowered, names, here, schedules)
+                if not has_own_device(target):
+                    scheduled = weight_layout.fold(scheduled)
+        at("compiling the kernels")
+        # This library is run a few times and dropped, and what its kernels would check in every
+        # call, their arguments, takes LLVM a third of the time.
+        executable = _built(scheduled, here)
+        at("comparing outputs with onnxruntime's")
+        found = check(CompiledModel(executable, here))
+        return Lowered(lowered, found, simplified, layout, winograd, padding, weight_bytes)
+
     try:
-        if has_own_device(target) and has_float16(bound.model):
+        if has_own_device(target) and has_float16(given.model):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
-        if has_own_device(target) and has_layers(bound.model):
+        if has_own_device(target) and has_layers(given.model):
             known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
         made, failed = with_most_steps(
             attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
@@ -366,50 +394,12 @@ def lower_checked(
     except FewtuneError:
         raise
     except Exception as fault:
-        nodes = unsupported_nodes(prepare.simplify(bound.whole()), target)
+        nodes = unsupported_nodes(prepare.simplify(given.whole()), target)
         if nodes:
             raise UnsupportedError(explain(nodes), nodes) from fault
         reason = f"TVM cannot compile this model, but each of its nodes alone: {last_line(fault)}"
         raise InputError(reason) from fault
     return replace(made, left_out=known | failed)
-
-
-@dataclass
-class _Attempt(Generic[Found]):
-    """Lowers, builds and checks a model with some of the optional steps."""
-
-    bound: LightModel
-    target: tvm.target.Target
-    check: Callable[[CompiledModel], Found]
-    presimplified: LightModel | None
-    most_growth: float
-    schedules: dict[int, tvm.tirx.PrimFunc | None] = field(default_factory=dict)
-
-    def __call__(self, steps: OptionalSteps) -> Lowered[Found]:
-        at("simplifying the graph")
-        simplified = self.presimplified
-        if simplified is None or not all(map(steps.uses, prepare.REWRITES)):
-            simplified = prepare.with_light_layers(self.bound, steps)
-        layout: Layout = "NHWC" if steps.uses(NHWC) else "NCHW"
-        weight_bytes = sum(map(tensor_bytes, all_tensors(self.bound.model)))
-        winograd = Winograd(most_bytes=_FOR_WEIGHTS * (self.most_growth - 1) * weight_bytes)
-        padding = Padding()
-        lowered = lower(simplified, self.target, layout, winograd, padding, steps)
-        here, scheduled = checking_target(self.target), lowered
-        if steps.uses(_DEFAULT_SCHEDULES):
-            with steps.step(_DEFAULT_SCHEDULES):
-                at("giving kernels their default schedules")
-                names = list(call_counts(lowered))
-                scheduled = apply_default_schedules(lowered, names, here, self.schedules)
-                if not has_own_device(self.target):
-                    scheduled = weight_layout.fold(scheduled)
-        at("compiling the kernels")
-        # This library is run a few times and dropped, and what its kernels would check in every
-        # call, their arguments, takes LLVM a third of the time.
-        executable = _built(scheduled, here)
-        at("comparing outputs with onnxruntime's")
-        found = self.check(CompiledModel(executable, here))
-        return Lowered(lowered, found, simplified, layout, winograd, padding, weight_bytes)
 
 
 def _built(scheduled: tvm.IRModule, here: tvm.target.Target) -> relax.VMExecutable:
