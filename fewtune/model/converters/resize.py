@@ -29,6 +29,8 @@ _HALF = np.float32(0.5)
 # onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
 _TVM_METHODS = {"nearest": "nearest_neighbor"}
+# onnxruntime weighs bytes by integers of so many fractional bits, and rounds after each axis.
+_BYTE_BITS = 22
 
 
 class Method(NamedTuple):
@@ -111,6 +113,8 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         resized[line.axis] = line.resized
     if not lines:
         return data
+    if attributes.get("antialias") and method.mode != "nearest":
+        return _smoothed(data, lines, method, attributes)
     is_image = len(shape) == 4 and all(line.axis >= 2 for line in lines)
     is_ratio = all(line.scale == _ratio(line.extent, line.resized) for line in lines)
     if not is_image or not is_ratio or is_constant(data):
@@ -124,6 +128,50 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         rounding_method=method.rounding,
         cubic_alpha=method.cubic_coefficient,
     )
+
+
+def _smoothed(
+    data: relax.Expr, lines: Sequence[Line], method: Method, attributes: dict[str, Any]
+) -> relax.Expr:
+    """A resize whose filters grow where an axis shrinks: a product with a matrix an axis."""
+    dtype, rank = str(data.ty.dtype), len(data.ty.shape)
+    if dtype not in ("float32", "uint8") or any(line.axis < rank - 2 for line in lines):
+        raise _refused(attributes, f"antialias of {dtype} is supported along the last two axes")
+    whole, half = 2.0**_BYTE_BITS, relax.const(0.5, "float64")
+    for line in sorted(lines, key=lambda line: -line.axis):
+        matrix = _filters(line, method)
+        if dtype == "uint8":
+            matrix = np.trunc(matrix * whole + np.copysign(0.5, matrix)).astype(np.float64)
+            data = relax.op.astype(data, "float64")
+        is_last = line.axis == rank - 1
+        weights = relax.const(matrix.T if is_last else matrix, str(matrix.dtype))
+        data = relax.op.matmul(*((data, weights) if is_last else (weights, data)))
+        if dtype == "uint8":
+            rounded = relax.op.floor(data / relax.const(whole, "float64") + half)
+            data = relax.op.astype(relax.op.clip(rounded, 0, np.iinfo(dtype).max), dtype)
+    return data
+
+
+def _filters(line: Line, method: Method) -> np.ndarray:
+    """Weights of an axis's elements for each result, in onnxruntime's order of operations."""
+    stretched = max(np.float32(1), np.float32(1) / line.scale)
+    support = np.float32(1 if method.mode == "linear" else 2) * stretched
+    at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
+    center = (at + _HALF).astype(np.float32)[:, None]
+    first, last = np.floor(center - support + _HALF), np.floor(center + support + _HALF)
+    places = first + np.arange(int((last - first).max()), dtype=np.float32)
+    distance = (places - center + _HALF) * (np.float32(1) / stretched)
+    weights = (
+        np.maximum(0, 1 - np.abs(distance))
+        if method.mode == "linear"
+        else _cubic_weight(distance, method.cubic_coefficient)
+    )
+    weights = np.where(places < last, weights, 0).astype(np.float32)
+    weights *= np.float32(1) / np.cumsum(weights, axis=1, dtype=np.float32)[:, -1:]
+    found = np.zeros((line.resized, line.extent), np.float32)
+    read = np.clip(places, 0, line.extent - 1).astype(int)
+    np.add.at(found, (np.arange(line.resized)[:, None], read), weights)
+    return found
 
 
 def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -165,9 +213,8 @@ def _method_of(attributes: dict[str, Any], opset: int) -> Method:
     )
     if opset >= 11 and found.coordinates not in COORDINATES:
         raise _refused(attributes, f"coordinates {found.coordinates!r} are not supported")
-    for name in ("antialias", "exclude_outside"):
-        if attributes.get(name) and found.mode != "nearest":
-            raise _refused(attributes, f"attribute {name!r} is not supported")
+    if attributes.get("exclude_outside"):
+        raise _refused(attributes, "attribute 'exclude_outside' is not supported")
     return found
 
 
@@ -236,6 +283,7 @@ def _cubic_weight(distance: np.ndarray, coefficient: float) -> np.ndarray:
     """The cubic convolution kernel of Keys (1981)."""
     a, x = np.float32(coefficient), np.abs(distance)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
+    # In onnxruntime's order of operations: bytes are rounded by its last bit.
     outer = (((x - 5) * x + 8) * x - 4) * a
     return np.where(x <= 1, inner, np.where(x < 2, outer, 0))
 

@@ -83,6 +83,8 @@ def test_weights_are_onnxruntimes(coordinates, mode):
         ([2, 3, 7], {"scales": [1, 1, 2.5], "mode": "linear"}),
         ([1, 2, 4, 5, 3], {"scales": [1, 1, 1.5, 2, 0.7], "mode": "linear"}),
         ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
+        ([1, 2, 37, 50], {"sizes": [1, 2, 11, 70], "mode": "cubic", "antialias": 1}),
+        ([2, 37, 50], {"scales": [1, 0.3, 0.45], "mode": "linear", "antialias": 1}),
         ([20, 30], {"sizes": [10, 10], "keep_aspect_ratio_policy": "not_smaller"}),
     ],
 )
@@ -93,11 +95,19 @@ def test_a_compiled_resize_is_right(shape, given):
     np.testing.assert_allclose(outputs(model, [x])[0][0], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_smoothed_bytes_are_onnxruntimes():
+    model = resize_model([1, 3, 37, 50], sizes=[1, 3, 11, 70], mode="cubic", antialias=1)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.UINT8
+    x = np.random.default_rng(3).integers(0, 256, [1, 3, 37, 50]).astype(np.uint8)
+    (expected,) = run_onnxruntime(model, {"x": x}, 1)
+    np.testing.assert_array_equal(outputs(model, [x])[0][0], expected)
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {"exclude_outside": 1, "mode": "cubic"},
-        {"antialias": 1, "mode": "linear"},
         {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"},
     ],
 )
