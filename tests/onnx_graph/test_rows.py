@@ -26,8 +26,7 @@ FLOATS = """
     wide = Pad<mode = "reflect">(h, one_each)
     part = Slice(wide, first, last, axis)
     joined = Concat<axis = 1>(part, r)
-    larger = Resize<mode = "nearest">(joined, region, scales)
-    p = PRelu(larger, slopes)
+    p = PRelu(joined, slopes)
     q = Conv(p, w5)
     left, right = Split<axis = 1>(q)
     s = Sub(left, right)
@@ -63,8 +62,6 @@ def float_weights() -> dict[str, np.ndarray]:
     weights["ends"] = np.array([0, 0, 2, 0, 0, 0])
     weights["one_each"] = np.array([0, 0, 1, 0, 0, 1])
     weights |= {"first": np.array([1]), "last": np.array([-1]), "axis": np.array([2])}
-    weights["region"] = np.zeros(0, np.float32)
-    weights["scales"] = np.array([1, 1, 2], np.float32)
     return weights
 
 
