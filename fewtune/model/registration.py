@@ -166,10 +166,6 @@ def name_of(source: str, name: str | None = None) -> str:
         If `check_name` refuses it.
     """
     if name is None:
-        light = source.startswith(LIGHT_PREFIX)
-        name = (
-            source.removeprefix(LIGHT_PREFIX)
-            if light
-            else name_from_path(Path(source).expanduser())
-        )
+        name = source.removeprefix(LIGHT_PREFIX)
+        name = name_from_path(Path(source).expanduser()) if name == source else name
     return check_name(name)

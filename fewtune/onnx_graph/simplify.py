@@ -62,7 +62,7 @@ _REWRITES: dict[str, Callable[[ModelProto], ModelProto]] = {
     "moved_views": move_views,
     "products_of_slices": join_slice_products,
 }
-# Optional steps of `with_layers`, in order.
+# Optional steps of `with_light_layers`, in order.
 REWRITES = (HALVES_IN_FLOATS, ROWS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
 
 
@@ -81,28 +81,20 @@ def simplify(model: ModelProto) -> ModelProto:
         (`fewtune.onnx_graph.operators.expand`). Batch normalizations, dropouts, identities and
         constant subgraphs are folded. The rewrites follow.
     """
-    return unrolled(with_layers(model))
-
-
-def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
-    """As `simplify`, but keeps recurrent layers of which one kernel computes all steps.
-
-    Parameters
-    ----------
-    model : ModelProto
-        As for `simplify`.
-    steps : OptionalSteps, optional
-        Which of `REWRITES` to use; all by default.
-
-    Returns
-    -------
-    model : ModelProto
-    """
-    return with_light_layers(light(model), steps).whole()
+    return unrolled(with_light_layers(light(model)).whole())
 
 
 def with_light_layers(model: LightModel, steps: OptionalSteps | None = None) -> LightModel:
-    """As `with_layers`; weights are neither copied nor serialized."""
+    """As `simplify`, but keeps recurrent layers of which one kernel computes all steps.
+
+    Weights are neither copied nor serialized.
+
+    Parameters
+    ----------
+    model : LightModel
+    steps : OptionalSteps, optional
+        Which of `REWRITES` to use; all by default.
+    """
     steps = steps or OptionalSteps()
     light_model, weights = detach_weights(model.model)
     if light_model.functions:

@@ -152,14 +152,6 @@ def hard_sigmoid(
     return _clipped(bb, bb.normalize(relax.op.add(scaled, _constant_like(data, shift))), 0.0, 1.0)
 
 
-def hard_swish(
-    bb: Any, inputs: list[Any], _attributes: dict[str, Any], opset: int
-) -> relax.Expr | None:
-    """A number times its hard sigmoid."""
-    gate = hard_sigmoid(bb, inputs, {"alpha": 1 / 6, "beta": 0.5}, opset)
-    return None if gate is None else relax.op.multiply(inputs[0], gate)
-
-
 def _clipped(
     bb: Any, data: relax.Expr, least: float | None, most: float | None
 ) -> relax.Expr | None:

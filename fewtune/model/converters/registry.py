@@ -22,7 +22,6 @@ _FRIENDLY: dict[str, Converter] = {
     "Clip": elementwise.clip,
     "Gather": elementwise.gather,
     "HardSigmoid": elementwise.hard_sigmoid,
-    "HardSwish": elementwise.hard_swish,
     "LeakyRelu": elementwise.leaky_relu,
     "Max": partial(elementwise.paired, relax.op.maximum),
     "Min": partial(elementwise.paired, relax.op.minimum),

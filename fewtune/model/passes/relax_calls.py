@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.tvm_compat.values import is_constant
 
 FLOAT = "float32"
 # TVM's kinds of operators (``OpPatternKind``), by which ``FuseOps`` decides what is fused. A kernel
@@ -50,9 +49,3 @@ def rewritten(module: tvm.IRModule, mutator: relax.PyExprMutator) -> tvm.IRModul
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
     return mutator.builder_.finalize()
-
-
-def has_float32_weights(call: relax.Call) -> bool:
-    """Whether a convolution or product has constant weights, and all its types are float32."""
-    types = {str(each.ty.dtype) for each in (*call.args, call)}
-    return is_constant(call.args[1]) and types == {FLOAT}

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.model.passes.padding import injective
-from fewtune.model.passes.relax_calls import Legalizer, extents_of, has_float32_weights
+from fewtune.model.passes.relax_calls import FLOAT, Legalizer, extents_of
 from fewtune.runtime.tvm import relax, te
+from fewtune.tvm_compat.values import is_constant
 
 OPERATOR = "relax.nn.conv2d_transpose"
 _KERNEL_LAYOUT = "IOHW"
@@ -113,7 +114,8 @@ def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
 
     It is if its weights are a float32 constant, without dilation and groups.
     """
-    if not has_float32_weights(call):
+    types = {str(each.ty.dtype) for each in (*call.args, call)}
+    if not is_constant(call.args[1]) or types != {FLOAT}:
         return None
     given, (_, _, *kernel), result = map(extents_of, (*call.args, call))
     attributes = call.attrs

@@ -68,6 +68,8 @@ class GraphBuilder:
         Version of ONNX's own operator set.
     refusals : list of str
         Reasons why nodes could not be expanded.
+    nodes : list of NodeProto
+        Those written so far.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class GraphBuilder:
         self._model = model
         self._handlers, self._most = handlers, most
         self.refusals: list[str] = []
-        self._nodes: list[NodeProto] = []
+        self.nodes: list[NodeProto] = []
 
     def shape(self, name: str) -> list[int] | None:
         """Static shape of a value; None if it is not known."""
@@ -147,10 +149,6 @@ class GraphBuilder:
             self._tensors[name].data_type, list(array.shape)
         )
         self._names.add(name)
-
-    def nested_tensor(self, tensor: TensorProto) -> str:
-        """Name in this graph of a nested graph's initialiser; its copies share one."""
-        return self.constant(numpy_helper.to_array(tensor), hint=tensor.name)
 
     def compute(self, node: NodeProto, most: int | None = FOLDED_ELEMENTS) -> bool:
         """Fold a node, if all its inputs are constants.
@@ -235,11 +233,6 @@ class GraphBuilder:
             if known is None or self.shape(name) is None:
                 self._types[name] = kind
 
-    @property
-    def node_count(self) -> int:
-        """Number of nodes so far."""
-        return len(self._nodes)
-
     def op(
         self,
         operator: str,
@@ -307,7 +300,7 @@ class GraphBuilder:
         most = FOLDED_ELEMENTS if node.op_type in _REPEATING else self._most
         if domain == "" and self.compute(node, most):
             return
-        self._nodes.append(node)
+        self.nodes.append(node)
         if domain == "":
             self.infer(node)
 
@@ -391,10 +384,10 @@ class GraphBuilder:
                 # A folded output of the model still needs a node that writes it.
                 name = self.fresh(f"{value.name}_constant")
                 self._set_constant(name, self.value(value.name))
-                self._nodes.append(helper.make_node("Identity", [name], [value.name]))
+                self.nodes.append(helper.make_node("Identity", [name], [value.name]))
         read = {value.name for value in graph.output}
-        read |= {name for node in self._nodes for name in reads(node)}
-        made = {name for node in self._nodes for name in node.output}
+        read |= {name for node in self.nodes for name in reads(node)}
+        made = {name for node in self.nodes for name in node.output}
         result = ModelProto(ir_version=self._model.ir_version)
         result.opset_import.extend(self._model.opset_import)
         result.functions.extend(self._model.functions)
@@ -405,7 +398,7 @@ class GraphBuilder:
         for value in result.graph.output:
             if static_shape(value) is None and self.shape(value.name) is not None:
                 value.type.CopyFrom(self._types[value.name])
-        result.graph.node.extend(self._nodes)
+        result.graph.node.extend(self.nodes)
         result.graph.initializer.extend(
             tensor for name, tensor in self._tensors.items() if name in read and name not in made
         )

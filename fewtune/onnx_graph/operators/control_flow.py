@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import attributes_of
@@ -59,7 +59,7 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     going, carried = condition or graph.constant(True), list(node.input[2:])
     scans: list[list[str]] = [[] for _ in node.output[len(carried) :]]
     names = [value.name for value in body.input]
-    step, begin = 0, graph.node_count
+    step, begin = 0, len(graph.nodes)
     while most is None or step < int(most.reshape(())):
         value = graph.value(going)
         if value is None:
@@ -70,7 +70,7 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             )
         if not value.reshape(()):
             break
-        count = graph.node_count - begin
+        count = len(graph.nodes) - begin
         if step >= _MOST_STEPS or count > _MOST_NODES:
             reason = (
                 f"runs for more than {step} steps, {count} nodes unrolled: at most {_MOST_STEPS} "
@@ -101,7 +101,7 @@ def _inlined(
     """Add the nodes of a nested graph; returns the names of its outputs in this graph."""
     names = {**scope, **inputs}
     for tensor in nested.initializer:
-        names[tensor.name] = graph.nested_tensor(tensor)
+        names[tensor.name] = graph.constant(numpy_helper.to_array(tensor), hint=tensor.name)
     for node in nested.node:
         copy = NodeProto()
         copy.CopyFrom(node)

@@ -57,8 +57,8 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
 # TVM 0.27's importer lacks these operators, or some of their forms.
 _EXPANDED = frozenset(
     {"Attention", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
-    | {"HammingWindow", "HannWindow", "LinearAttention", "RMSNormalization", "Range"}
-    | {"RotaryEmbedding", "Shrink", "SwiGLU", "Swish"}
+    | {"HammingWindow", "HannWindow", "HardSwish", "LinearAttention", "RMSNormalization"}
+    | {"Range", "RotaryEmbedding", "Shrink", "SwiGLU", "Swish"}
 )
 
 
