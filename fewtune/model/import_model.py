@@ -39,10 +39,10 @@ from fewtune.model.passes.winograd import Winograd
 from fewtune.model.registration import Sizes
 from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.bind import padding_notes
 from fewtune.onnx_graph.checks import can_show_fault, check_finite
 from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
-from fewtune.onnx_graph.operators.suppression import padding_notes
 from fewtune.process.apart import Job, Tell, at, run_apart
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps

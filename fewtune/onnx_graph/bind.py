@@ -29,6 +29,7 @@ from fewtune.onnx_graph.graph import (
     live_nodes,
     node_text,
     opset_of,
+    optional,
     remove_inputs,
     set_attributes,
     sort_nodes,
@@ -36,10 +37,10 @@ from fewtune.onnx_graph.graph import (
     values_of,
 )
 from fewtune.onnx_graph.inputs import constant_arrays, input_shapes
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Scope
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
-from fewtune.onnx_graph.operators.suppression import pad_selections
 from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
 from fewtune.util.asked import asked
 
@@ -543,3 +544,66 @@ def _write(model: ModelProto, found: Mapping[str, np.ndarray]) -> None:
             outputs[name].type.CopyFrom(value.type)
         else:
             model.graph.value_info.append(value)
+
+
+# Non-maximum suppression, with its output padded to a static size
+
+_SUPPRESSION = "NonMaxSuppression"
+# Batch, class and box of a selection.
+_COLUMNS = 3
+
+
+def pad_selections(model: ModelProto) -> ModelProto:
+    """Pad the output of each suppression with constant bounds to a static size.
+
+    Rows of -1 follow the selected boxes, up to the most that can be selected. A gather by -1 reads
+    the last box. The model has static shapes as far as they are known; it is returned itself if
+    there is nothing to pad.
+    """
+    done = set(_padded_rows(model))
+
+    def padded(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+        _, scores, count = optional(node.input, 3)
+        shape, most = graph.shape(scores), graph.value(count) if count else None
+        if shape is None or most is None or node.output[0] in done:
+            return False
+        rows = shape[0] * shape[1] * min(int(most.reshape(-1)[0]), shape[2])
+        if rows < 1:
+            return False
+        selecting = NodeProto()
+        selecting.CopyFrom(node)
+        selecting.output[0] = graph.fresh(f"{node.output[0]}_selected")
+        done.add(selecting.output[0])
+        graph.add(selecting, scope)
+        filling = graph.constant(np.full((rows, _COLUMNS), -1, np.int64))
+        whole = graph.op("Concat", [selecting.output[0], filling], axis=0)
+        first = graph.constant(np.arange(rows), np.int64)
+        graph.op("Gather", [whole, first], node.output[0], axis=0)
+        return True
+
+    if all(node.op_type != _SUPPRESSION or node.output[0] in done for node in model.graph.node):
+        return model
+    return expand(model, {("", _SUPPRESSION): padded})
+
+
+def padding_notes(model: ModelProto) -> list[str]:
+    """A note for the user on each suppression that `pad_selections` padded."""
+    padded = _padded_rows(model)
+    return [
+        f"{node_text(node)}: its output is padded to {padded[node.output[0]]} rows, the most boxes "
+        "that it can select; rows beyond those selected hold -1, and what is gathered by them "
+        "repeats the last box"
+        for node in model.graph.node
+        if node.op_type == _SUPPRESSION and node.output[0] in padded
+    ]
+
+
+def _padded_rows(model: ModelProto) -> dict[str, int]:
+    """Rows of -1 behind the output of each padded suppression."""
+    selected = {n.output[0] for n in model.graph.node if n.op_type == _SUPPRESSION}
+    rows = {each.name: each.dims[0] for each in model.graph.initializer if len(each.dims) == 2}
+    return {
+        node.input[0]: rows[node.input[1]]
+        for node in model.graph.node
+        if node.op_type == "Concat" and node.input[0] in selected and node.input[1] in rows
+    }

@@ -15,8 +15,6 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import graph_inputs, type_name
 from fewtune.util.asked import asked
 
-# Constants are stored in model.yaml as text, so they are limited to what a person may write.
-MAX_ELEMENTS = 4096
 # Names that exporters write for every unknown axis: two axes of one such name may differ.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 
@@ -247,11 +245,6 @@ def _typed(name: str, given: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise InputError(
             f"constant {name}={given!r}: give a number, or a list of numbers such as [1,2]"
-        )
-    if array.size > MAX_ELEMENTS:
-        raise InputError(
-            f"constant {name!r} has {array.size} numbers, more than {MAX_ELEMENTS}: make it an "
-            "initializer of the model instead"
         )
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)

@@ -67,10 +67,7 @@ def _positive_axes(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return False
     rank = len(shape) + (len(axes) if node.op_type == "Unsqueeze" else 0)
     counted = [int(axis) % rank for axis in axes]
-    if graph.opset >= AXES_AS_INPUT:
-        graph.op(node.op_type, [data, graph.constant(counted, np.int64)], node.output[0])
-    else:
-        graph.op(node.op_type, [data], node.output[0], axes=counted)
+    graph.on_axes(node.op_type, data, counted, node.output[0])
     return True
 
 

@@ -322,17 +322,28 @@ class GraphBuilder:
             return data
         return self.op("Cast", [data], output, to=element_type)
 
+    def on_axes(
+        self,
+        operator: str,
+        data: str,
+        axes: Sequence[int] | None,
+        output: str | None = None,
+        first: int = AXES_AS_INPUT,
+        **attributes: object,
+    ) -> str:
+        """Add an operator of axes, which are an input from operator set ``first`` on."""
+        if axes is None or self.opset < first:
+            return self.op(operator, [data], output, axes=axes and list(axes), **attributes)
+        inputs = [data, self.constant(list(axes), np.int64)]
+        return self.op(operator, inputs, output, **attributes)
+
     def unsqueeze(self, data: str, axis: int, output: str | None = None) -> str:
         """Add an axis of one."""
-        if self.opset < AXES_AS_INPUT:
-            return self.op("Unsqueeze", [data], output, axes=[axis])
-        return self.op("Unsqueeze", [data, self.constant([axis], np.int64)], output)
+        return self.on_axes("Unsqueeze", data, [axis], output)
 
     def squeeze(self, data: str, axis: int, output: str | None = None) -> str:
         """Drop an axis of one."""
-        if self.opset < AXES_AS_INPUT:
-            return self.op("Squeeze", [data], output, axes=[axis])
-        return self.op("Squeeze", [data, self.constant([axis], np.int64)], output)
+        return self.on_axes("Squeeze", data, [axis], output)
 
     def slice(self, data: str, axis: int, begin: int, end: int, output: str | None = None) -> str:
         """Take the elements from ``begin`` to before ``end`` of an axis; of weights, at once."""
@@ -356,10 +367,7 @@ class GraphBuilder:
     ) -> str:
         """Reduce over axes; None reduces over all."""
         first = AXES_AS_INPUT if operator == "ReduceSum" else _REDUCTION_AXES_AS_INPUT
-        if axes is None or self.opset < first:
-            return self.op(operator, [data], output, axes=axes and list(axes), keepdims=keepdims)
-        inputs = [data, self.constant(list(axes), np.int64)]
-        return self.op(operator, inputs, output, keepdims=keepdims)
+        return self.on_axes(operator, data, axes, output, first, keepdims=keepdims)
 
     def concat(self, parts: Sequence[str], axis: int, output: str | None = None) -> str:
         """Concatenate along an axis; many parts in groups."""
