@@ -13,12 +13,12 @@ from onnx import ModelProto, TensorProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import array_of, external_files
 from fewtune.onnx_graph.graph import (
-    STANDARD,
     all_nodes,
     detach_weights,
     element_count,
     graph_inputs,
     is_float,
+    operator_name,
     sort_nodes,
     type_name,
 )
@@ -54,21 +54,15 @@ _ACCEPTED = (
 
 # Operators that no tuned network contains.
 _CLASSICAL = "ai.onnx.ml"
-_UNTUNED = {
-    ("", name)
-    for name in (
-        *("Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"),
-        *("LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "STFT"),
-        *("Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"),
-        *("TensorScatter", "TfIdfVectorizer"),
-    )
-} | {
-    ("com.microsoft", name)
-    for name in (
-        *("DynamicQuantizeMatMul", "EmbedLayerNormalization", "GroupQueryAttention"),
-        *("MatMulIntegerToFloat", "MatMulNBits", "NhwcMaxPool", "RotaryEmbedding"),
-    )
-}
+_UNTUNED = frozenset(
+    {"Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"}
+    | {"LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "STFT"}
+    | {"Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"}
+    | {"TensorScatter", "TfIdfVectorizer", "com.microsoft.DynamicQuantizeMatMul"}
+    | {"com.microsoft.EmbedLayerNormalization", "com.microsoft.GroupQueryAttention"}
+    | {"com.microsoft.MatMulIntegerToFloat", "com.microsoft.MatMulNBits"}
+    | {"com.microsoft.NhwcMaxPool", "com.microsoft.RotaryEmbedding"}
+)
 
 
 def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, list[str]]:
@@ -143,8 +137,7 @@ def refuse_untuned(model: ModelProto) -> None:
     for node in all_nodes(model.graph):
         if node.domain == _CLASSICAL:
             raise InputError(refusal(node, "is of classical machine learning, not of a network"))
-        domain = "" if node.domain in STANDARD else node.domain
-        if (domain, node.op_type) in _UNTUNED:
+        if operator_name(node) in _UNTUNED:
             raise InputError(refusal(node, "is an operator that nothing here tunes"))
 
 
