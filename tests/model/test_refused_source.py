@@ -111,14 +111,14 @@ def test_external_data_that_would_overwrite_the_registration(models, inbox):
 def test_dynamic_dimension_without_a_shape(models, inbox):
     path = tiny_models.write_model(tiny_models.dynamic_model(), inbox)
     message = refused(models, path, "input 'input' has a dynamic dimension 'batch'")
-    assert "--shape input=1,3,16,16" in message
+    assert "--shape input=batch,3,16,16" in message
 
 
 def test_unnamed_dynamic_dimensions_and_open_rank(models, inbox):
     model = model_of("(float[?,3,?,?] image) => (float[] output) {output = Relu (image)}")
     path = tiny_models.write_model(model, inbox)
     message = refused(models, path, "at axis 0")
-    assert "--shape image=1,3,224,224" in message
+    assert "--shape image=?,3,?,?" in message
     model = model_of("(float[] image) => (float[] output) {output = Relu (image)}")
     message = refused(models, tiny_models.write_model(model, inbox), "has no shape")
     assert "--shape image=" in message
