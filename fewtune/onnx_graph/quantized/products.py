@@ -80,7 +80,7 @@ class Product(NamedTuple):
         return ((places >= 0) & (places < extent)).astype(np.int64)
 
     @property
-    def count(self) -> np.ndarray:
+    def terms(self) -> np.ndarray:
         """How many bytes each sum adds: fewer at the borders, where windows reach into padding."""
         if not self.window:
             return np.array([self.depth])
@@ -194,7 +194,7 @@ def _sums(
     if product.moved:
         total = product.totals(graph, data)
         if number:
-            zeros = (number * product.count).astype(np.int32)
+            zeros = (number * product.terms).astype(np.int32)
             total = graph.op("Sub", [total, graph.constant(zeros)])
         moved = graph.op("Mul", [total, graph.constant(np.int32(product.moved))])
         sums = graph.op("Add", [sums, moved])
