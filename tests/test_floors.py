@@ -244,10 +244,10 @@ BUDGETS = {
     "loose": 906,
     "machine": 575,
     "measure": 326,
-    "model": 3492,
+    "model": 3328,
     "model_check": 214,
     "prediction": 379,
-    "onnx_graph": 4169,
+    "onnx_graph": 3770,
     "predictor": 855,
     "process": 971,
     "progress": 165,
@@ -268,11 +268,11 @@ BUDGETS = {
     "tuning": 1012,
     "tvm_compat": 368,
     "util": 294,
-    "verify": 1264,
+    "verify": 1262,
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3985, ("benchmarks",): 5456, ("tests",): 17404}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3985, ("benchmarks",): 5456, ("tests",): 17309}
 
 
 def code_lines(path: Path) -> int:
