@@ -169,12 +169,11 @@ def restore(root: Path, kept: Path) -> None:
 
 
 def prepare(root: Path) -> None:
-    """A checkout with a finished run, and the journal of a tuning that was killed."""
-    tiny_checkout.make(root)
+    """A checkout with a finished run, unless it is there, and the journal of a killed tuning."""
+    if not root.exists():
+        tiny_checkout.make(root)
+        tiny_checkout.fewtune(root, "run", MODEL).check_returncode()
     np.savez(root / "samples.npz", image=np.ones((1, 16, 28, 28), "float32"))
-    done = tiny_checkout.fewtune(root, "run", MODEL)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
     # Through DVC's links the cache itself would be damaged.
     subprocess.run(
         [sys.executable, "-m", "dvc", "unprotect", "out"],

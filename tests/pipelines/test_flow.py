@@ -1,8 +1,15 @@
-"""The flow under Prefect's test harness, on a small DVC repository with one failing model."""
+"""The flow under Prefect's test harness: in this process, and by a worker in another clone.
 
+It runs on a small DVC repository with one failing model.
+"""
+
+import contextlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +18,14 @@ from typing import Any
 
 import httpx
 import pytest
+from mlflow import MlflowClient
 
 from fewtune.pipelines.checkout import environment  # noqa: F401  (before Prefect)
 
 # isort: split
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.settings import PREFECT_API_URL
 
 from fewtune.pipelines import flow
 from fewtune.pipelines.checkout.results import read_results
@@ -24,21 +33,24 @@ from fewtune.pipelines.cli import main
 from fewtune.pipelines.flow import publish
 from fewtune.pipelines.records.tracking import Store
 from fewtune.pipelines.runs.outcome import Outcome
-from fewtune.pipelines.runs.run_plan import warm_process
+from fewtune.pipelines.runs.run_plan import Steps, run_all, warm_process
 from fewtune.stages.params import PER_STRATEGY, RUN_SETTINGS
 from fewtune.stages.paths import Places
 from tests import small_pipeline
 from tests.made import results as made
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+PROJECT = Path(__file__).parents[2]
 GOOD = ["good-selective", "good-full"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def root(tmp_path_factory, template):
     """The repository, whose steps copy made results into place."""
     root = small_pipeline.make(tmp_path_factory.mktemp("flow"))
+    shutil.copy(template, root / "mlflow.db")
     made.lay_ready(root)
     made.lay_libraries(root)
     return root
@@ -129,13 +141,11 @@ def test_results_are_recorded_and_shown(first):
 
 
 def test_a_second_run_does_nothing_and_records_nothing(first, root):
-    again = run(root, ["good"])
+    again = run(root, ["good"], watch=True)
     assert again.state.is_completed()
     assert again.state.message == "2 results up to date: good-selective, good-full"
     states = {name: task.state.name for name, task in again.tasks.items()}
-    assert {states[name] for name in states if "good-" in name and "record" not in name} == {
-        "Cached"
-    }
+    assert {states[name] for name in states if "@good-" in name} == {"Cached"}
     assert again.recorded == first.recorded
 
 
@@ -174,17 +184,17 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch):
     assert said == ["not shown on Prefect's page: All connection attempts failed"]
 
 
-def test_a_join_of_an_outdated_result_is_passed_over(first, root):
+def test_a_join_of_an_outdated_result_is_passed_over(first, root, monkeypatch, capsys):
+    monkeypatch.chdir(root)
     params = root / "params.yaml"
     kept = params.read_text()
     params.write_text(kept.replace("trials: 4", "trials: 5"))
     try:
-        run_one = run(root, ["good"], ["selective"], recording=False)
+        outcome = run_all(["good"], ["selective"], Steps(), recording=False)
     finally:
         params.write_text(kept)
-    assert run_one.state.is_completed()
-    assert run_one.tasks["join@good"].state.name == "Skipped"
-    assert "search@good-full is not up to date" in run_one.tasks["join@good"].state.message
+    assert outcome.exit_code == 0
+    assert "join@good is skipped: search@good-full is not up to date" in capsys.readouterr().out
 
 
 def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monkeypatch, capsys):
@@ -213,7 +223,6 @@ def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monk
 
 
 def test_a_regression_ends_the_watched_flow_as_failed(first, root):
-    assert run(root, ["good"], ["selective"], watch=True).state.is_completed()
     ready = root / "ready" / "good" / "selective" / "benchmark"
     made.write_result(ready, "good", "selective", latency_ms=90.0)
     watched = run(root, ["good"], ["selective"], force=True, watch=True)
@@ -239,3 +248,94 @@ def test_a_deployment_gives_settings_of_its_run(monkeypatch):
     flow.selective_tuning.fn(models=["net"], trials=8, settings={"tune.seed": 1})
     assert seen == [{"net": {"tune": {"seed": 1, "trials_per_task": 8}}}]
     assert RUN_SETTINGS not in os.environ
+
+
+def ask(path: str, content: object = None) -> Any:
+    """The answer of Prefect's server; ``content`` is posted."""
+    with get_client(sync_client=True) as client:
+        return client.request("GET" if content is None else "POST", path, json=content).json()
+
+
+@pytest.fixture
+def known(harness):
+    """The environment of those who know the server."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "MLFLOW_", "FEWTUNE_"))
+    }
+    return kept | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)]),
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PREFECT_API_AUTH_STRING": os.environ.get("PREFECT_API_AUTH_STRING", ""),
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def test_a_worker_runs_the_flow_in_a_clone_of_its_own(known, template, tmp_path):
+    """Not in the one from which it was deployed; both know the same servers."""
+    first = small_pipeline.make(tmp_path / "first")
+    ask("/work_pools/", {"name": "shared", "type": "process"})
+    described = (PROJECT / "prefect.yaml").read_text().replace("name: local", "name: shared")
+    (first / "prefect.yaml").write_text(described)
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    second = tmp_path / "second"
+    for command in (
+        ["git", "add", "--all"],
+        ["git", *who, "commit", "-qm", "pipeline"],
+        ["git", "clone", "-q", ".", str(second)],
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
+    ):
+        subprocess.run(command, cwd=first, env=known, capture_output=True, check=True)
+    # Its steps copy made results into place.
+    made.lay_ready(second)
+    made.lay_libraries(second)
+    tracking = f"sqlite:///{shutil.copy(template, tmp_path / 'mlflow.db')}"
+    own = {"FEWTUNE_CHECKOUT": str(second), "MLFLOW_TRACKING_URI": tracking}
+    log = tmp_path / "worker.log"
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "prefect", "worker", "start", "--pool", "shared", "--limit", "1"],
+        cwd=tmp_path,
+        env={**known, **own, "PREFECT_WORKER_QUERY_SECONDS": "1"},
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        deployment = ask("/deployments/name/selective-tuning/on-demand")["id"]
+        given = {"parameters": {"models": ["good"], "strategies": ["full"]}}
+        run_id = ask(f"/deployments/{deployment}/create_flow_run", given)["id"]
+        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        until(lambda: ask(f"/flow_runs/{run_id}")["state_type"] in ends, 400, pause_s=0.5)
+        assert ask(f"/flow_runs/{run_id}")["state_type"] == "COMPLETED", log.read_text()
+        tasks = ask("/task_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}})
+        assert "search@good-full" in {each["name"] for each in tasks}
+        client = MlflowClient(tracking)
+        (experiment,) = [each for each in client.search_experiments() if each.name == "fewtune"]
+        recorded = client.search_runs([experiment.experiment_id])
+        assert "good-full" in {run.info.run_name for run in recorded}
+    finally:
+        worker.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+
+# Again, it replaces what it made. Prefect takes seconds to load.
+TWICE = """\
+import runpy, sys
+del sys.argv[0]
+for _ in range(2):
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_failed_night_is_posted(known):
+    example = PROJECT / "examples" / "notify_on_regression.py"
+    given = [str(example), "http://127.0.0.1:9/hook"]
+    subprocess.run([sys.executable, "-c", TWICE, *given], env=known, check=True)
+    listed = ask("/automations/filter", {})
+    assert [each["name"] for each in listed] == ["fewtune-regression"]

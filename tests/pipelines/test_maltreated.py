@@ -47,15 +47,29 @@ SECONDS = re.compile(rb'"(?:compile|predicting|elapsed)_s": [0-9.]+')
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """A checkout with a finished run, and the journal of a tuning that was killed.
+def killed(tmp_path_factory):
+    """A checkout whose run was killed and went on to its end, and what was seen of that.
 
-    Beside it, in ``journals``, are those of the finished run.
+    It holds the journal of a tuning that was killed as well. Beside it, in ``journals``, are those
+    of the run.
     """
     root = tmp_path_factory.mktemp("maltreated") / "checkout"
+    tiny_checkout.make(root)
+    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "1", "--seed", "4"]
     with _keeping_journals(root / JOURNALS / MODEL, root.with_name("journals")):
-        malformed.prepare(root)
-    return root
+        seen = subprocess.run(
+            [*command, "--checkout", str(root), "--run-s", "20"],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+        )
+    malformed.prepare(root)
+    return root, seen
+
+
+@pytest.fixture(scope="module")
+def root(killed):
+    return killed[0]
 
 
 @contextlib.contextmanager
@@ -64,7 +78,7 @@ def _keeping_journals(journals: Path, kept: Path) -> Iterator[None]:
     ended = threading.Event()
 
     def keep() -> None:
-        while not ended.wait(0.01):
+        while not ended.wait(0.05):
             for journal in journals.glob("*/*/*.jsonl"):
                 link = kept / journal.relative_to(journals)
                 if not link.parent.exists():
@@ -89,13 +103,18 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
+def test_a_killed_run_loses_and_leaves_nothing(killed):
+    _, seen = killed
+    assert seen.returncode == 0, seen.stdout + seen.stderr
+
+
 def test_dvc_alone_gives_the_same_files(root, tmp_path):
     """Stages forked by the warm process, and stages that DVC starts; both measured the same."""
     out, journals = root / "out" / MODEL, root / JOURNALS
     forked = {stage: files(out / folder) for stage, folder in STAGES.items()}
     shutil.move(journals, tmp_path / "killed")
     shutil.copytree(root.with_name("journals"), journals / MODEL)
-    last = f"benchmark@{MODEL}-{STRATEGY}"
+    last = f"compile@{MODEL}-{STRATEGY}"
     subprocess.run(
         [sys.executable, "-m", "dvc", "repro", "--force", last],
         cwd=root,
@@ -143,7 +162,7 @@ def test_a_second_interrupt_in_a_terminal_ends_a_run(root):
 
 
 def test_the_first_interrupt_takes_the_best_so_far(root):
-    tiny_checkout.set_parameters(root, {"tune.seed": 7})
+    tiny_checkout.set_parameters(root, {"share_schedules.seed": 2})
     run = kills.begin(root)
     log, said = root / "run.log", "take turns"
     until(lambda: said in log.read_text() or run.poll() is not None, PATIENCE_S)
@@ -152,14 +171,3 @@ def test_the_first_interrupt_takes_the_best_so_far(root):
     assert ENDING in log.read_text()
     report = ShareReport.read(Places(root).shared(MODEL, STRATEGY))
     assert report.stopped_by == "interrupted"
-
-
-def test_a_killed_run_loses_and_leaves_nothing(root):
-    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "1", "--seed", "4"]
-    done = subprocess.run(
-        [*command, "--checkout", str(root), "--run-s", "20"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

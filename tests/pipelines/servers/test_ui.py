@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,23 +84,21 @@ class Ui:
         return info["run_id"], folder
 
 
-def ends_whole(ui: Ui, sent: signal.Signals, code: int) -> None:
-    """Have it end by a signal, which leaves no server, listener or folder."""
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory, template):
+    """It leaves no server, listener or folder."""
+    root = small_pipeline.make(tmp_path_factory.mktemp("ui") / "checkout")
+    shutil.copy(template, root / "mlflow.db")
+    ui = Ui(root)
+    yield ui
     started = psutil.Process(ui.process.pid).children(recursive=True)
     assert list(ui.temporary.iterdir()) != []
-    ui.process.send_signal(sent)
-    assert ui.process.wait(120) == code
+    ui.process.send_signal(signal.SIGINT)
+    assert ui.process.wait(120) == 130
     _, alive = psutil.wait_procs(started, timeout=120)
     assert alive == []
     assert not ui.answers()
     until(lambda: not list(ui.temporary.iterdir()))
-
-
-@pytest.fixture(scope="module")
-def ui(tmp_path_factory):
-    ui = Ui(small_pipeline.make(tmp_path_factory.mktemp("ui") / "checkout"))
-    yield ui
-    ends_whole(ui, signal.SIGINT, 130)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
@@ -165,7 +164,3 @@ def test_artifacts_are_those_of_the_checkout_and_no_links(ui, tmp_path):
         assert ui.ask(f"{MLFLOW}/experiments/create", given)[0] == 400
     inside = {"name": "d", "artifact_location": str(ui.root / "mlartifacts" / "d")}
     assert ui.ask(f"{MLFLOW}/experiments/create", inside)[0] == 200
-
-
-def test_one_that_is_killed_leaves_nothing(tmp_path):
-    ends_whole(Ui(small_pipeline.make(tmp_path / "checkout")), signal.SIGKILL, -9)
