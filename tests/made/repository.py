@@ -1,5 +1,6 @@
 """A git and DVC repository of its own, in which the commands of DVC and fewtune run."""
 
+import copy
 import json
 import os
 import re
@@ -24,6 +25,7 @@ class Repository:
     def __init__(self, root: Path, scratch: Path) -> None:
         self.root = root
         self.places = Places(root)
+        self.python = sys.executable
         scripts = Path(sys.executable).parent
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in WARM},
@@ -40,12 +42,18 @@ class Repository:
             **{f"GIT_{who}_EMAIL": "test@example.org" for who in ("AUTHOR", "COMMITTER")},
         }
 
+    def within(self, folder: str) -> "Repository":
+        """The same repository, seen from a folder in it."""
+        found = copy.copy(self)
+        found.root, found.environment = self.root / folder, {**self.environment}
+        found.places = Places(found.root)
+        return found
+
     def run(self, *command: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         # Where a warm process is kept, it has DVC loaded, which takes two seconds.
-        python = self.environment.get(CHILD_PYTHON)
-        in_warm = python is not None and command[0] == "dvc"
+        python = self.environment.get(CHILD_PYTHON, self.python)
         done = subprocess.run(
-            [str(python), "-m", *command] if in_warm else command,
+            [python, "-m", *command] if command[0] == "dvc" else command,
             cwd=self.root,
             env=self.environment,
             capture_output=True,
@@ -61,7 +69,7 @@ class Repository:
         return done.stdout + done.stderr
 
     def fewtune(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "fewtune.pipelines.cli", *arguments, code=code)
+        return self.run(self.python, "-m", "fewtune.pipelines.cli", *arguments, code=code)
 
     def keep_warm(self) -> None:
         """Have the warm process of this process fork what the commands start from now on."""

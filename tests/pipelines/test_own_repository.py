@@ -1,4 +1,7 @@
-"""The installed package in a user's repository, beside a pipeline and packages of the user's."""
+"""The installed package in a user's repository, beside a pipeline and packages of the user's.
+
+A tiny model's run of all stages is shared by the tests; each leaves it up to date.
+"""
 
 import json
 import os
@@ -10,14 +13,34 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Comparison,
+    Fingerprint,
+    Metrics,
+    ShareReport,
+    TuneReport,
+)
+from fewtune.pipelines.runs.run_plan import warm_process
 from tests import tiny_models
-from tests.made.repository import Repository, ran
+from tests.made.repository import Repository, hashes, ran
 
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
-MODEL, STRATEGY = "tiny", "oneshot"
+MODEL, STRATEGIES = "tiny", ("selective", "full")
+METRICS = Path("metrics", MODEL)
+BRIEF = {"rounds": 3, "wait_s": 0, "copies": 1}
+BUDGETS = {
+    "strategies": list(STRATEGIES),
+    "tune.trials_per_task": 4,
+    "share_schedules.trials_per_task": 2,
+    "share_schedules.least_gain": 0.03,
+    **{f"{stage}.{key}": BRIEF[key] for stage in ("benchmark", "compare") for key in BRIEF},
+    "compare.processes": 1,
+}
 OWN = "stages:\n  train:\n    cmd: python -m pipelines.train\n    outs: [weights.txt]\n"
 TRAIN = "import pathlib; pathlib.Path('weights.txt').write_text('trained')\n"
 
@@ -45,7 +68,7 @@ def python(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def repository(python, tmp_path_factory):
+def users(python, tmp_path_factory):
     root = tmp_path_factory.mktemp("repository")
     repository = Repository(root, tmp_path_factory.mktemp("scratch"))
     del repository.environment["PYTHONPATH"]
@@ -58,47 +81,152 @@ def repository(python, tmp_path_factory):
     (root / "pipelines" / "train.py").write_text(TRAIN)
     (root / "dvc.yaml").write_text(OWN)
     repository.run("git", "init", "--quiet")
-    repository.run(repository.python, "-m", "dvc", "init", "--quiet")
-    repository.run(repository.python, "-m", "dvc", "repro", "--quiet")
+    repository.run("dvc", "init", "--quiet")
+    repository.run("dvc", "repro", "--quiet")
     repository.commit()
     return repository
 
 
-def test_a_project_lives_beside_the_users_pipeline(repository, tmp_path):
-    def fewtune(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = (repository.python, "-m", "fewtune.pipelines.cli")
-        return repository.run(*command, *arguments, code=code)
-
-    assert "`fewtune init` makes one" in fewtune("report", code=2).stderr
-    assert "is a pipeline of your own" in fewtune("init", ".", code=2).stderr
-    written = fewtune("init").stdout
+@pytest.fixture(scope="module")
+def repository(users):
+    """The user's repository, from the folder of the project in it that has run."""
+    assert "`fewtune init` makes one" in users.fewtune("report", code=2).stderr
+    assert "is a pipeline of your own" in users.fewtune("init", ".", code=2).stderr
+    written = users.fewtune("init").stdout
     assert {"fewtune/dvc.yaml", "fewtune/params.yaml"} <= set(written.split())
-    changed = repository.run("git", "status", "--porcelain").stdout.split()
+    changed = users.run("git", "status", "--porcelain").stdout.split()
     assert set(changed) == {"??", ".dvc/plots/", "fewtune/"}
-    assert "MODEL.onnx` registers one" in fewtune("run", code=2).stderr
+    assert "MODEL.onnx` registers one" in users.fewtune("run", code=2).stderr
+    project = users.within("fewtune")
+    for key_path, value in BUDGETS.items():
+        project.set(key_path, value)
+    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), users.root)
+    strategies = [word for strategy in STRATEGIES for word in ("--strategy", strategy)]
+    users.fewtune("run", str(given), "--name", MODEL, *strategies)
+    users.commit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        # It has DVC loaded.
+        with warm_process(project.root):
+            project.keep_warm()
+            yield project
 
-    project = repository.root / "fewtune"
-    params = project / "params.yaml"
-    params.write_text(params.read_text().replace("- selective\n", f"- {STRATEGY}\n"))
-    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), repository.root)
-    brief = ("rounds=3", "copies=1", "wait_s=0")
-    quick = [word for value in brief for word in ("--set", f"benchmark.{value}")]
-    fewtune("run", str(given), "--name", MODEL, "--strategy", STRATEGY, "--save", *quick)
-    figures = json.loads((project / "metrics" / MODEL / f"{STRATEGY}.json").read_text())
-    assert figures["latency_ms"] > 0
-    assert MODEL in fewtune("watch").stdout
-    assert "fewtune/.fewtune/report/tiny.html" in fewtune("report", "--html").stdout
-    repository.commit()
-    dvc = [repository.python, "-m", "dvc"]
-    assert ran(repository.run(*dvc, "repro").stdout) == set()
-    every = repository.run(*dvc, "repro", "fewtune/dvc.yaml").stdout
-    assert ran(every) == {"fewtune/dvc.yaml:fingerprint"}
-    assert repository.run("git", "status", "--porcelain").stdout == ""
 
-    repository.run(*dvc, "remote", "add", "--default", "shared", str(tmp_path / "remote"))
+def test_a_project_lives_beside_the_users_pipeline(users, repository):
+    assert MODEL in users.fewtune("watch").stdout
+    assert ran(users.repro()) == set()
+    target = f"fewtune/dvc.yaml:benchmark@{MODEL}-{STRATEGIES[0]}"
+    assert ran(users.repro(target)) == {"fewtune/dvc.yaml:fingerprint"}
+    assert users.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_results_are_whole_and_readable(repository):
+    places = repository.places
+    fingerprint = Fingerprint.read(places.fingerprint)
+    for strategy in STRATEGIES:
+        tuned = TuneReport.read(places.tuned(MODEL, strategy))
+        shared = ShareReport.read(places.shared(MODEL, strategy))
+        assert tuned.trials + shared.trials > 0
+        report = BenchmarkReport.read(places.benchmarked(MODEL, strategy))
+        assert report.conditions.fingerprint == fingerprint
+        assert report.max_relative_error < 1e-3
+        assert Metrics.read(places.benchmarked(MODEL, strategy)).latency_ms > 0
+    assert Comparison.read(places.compared(MODEL)).achieved_perf_pct > 0
+    assert not list(places.out.rglob(".*")), "scratch folders were left behind"
+
+
+def test_stages_write_only_what_dvc_knows(repository):
+    lock = YAML(typ="safe").load((repository.root / "dvc.lock").read_text())
+    outputs = [Path(out["path"]) for stage in lock["stages"].values() for out in stage["outs"]]
+    declared = {repository.root / out for out in outputs}
+    for path in repository.places.out.rglob("*"):
+        assert path.is_dir() or declared & {path, *path.parents}, path
+
+
+def test_a_second_run_does_nothing(repository):
+    before = hashes(repository)
+    assert ran(repository.repro()) == {"fingerprint"}
+    assert hashes(repository) == before
+    assert repository.changed() == {}
+
+
+def test_metrics_and_plots_are_what_a_dvc_user_expects(repository):
+    shown = json.loads(repository.run("dvc", "metrics", "show", "--json").stdout)
+    files = shown[""]["data"]
+    for strategy in STRATEGIES:
+        figures = files[f"{METRICS}/{strategy}.json"]["data"]
+        assert figures["latency_ms"] > 0
+    assert {"used_time_pct", "achieved_perf_pct"} <= set(files[f"{METRICS}/compare.json"]["data"])
+    columns = {name for file in files.values() for name in file["data"]}
+    # A result that other tests have disturbed says so.
+    assert len(columns - {"disturbed"}) == 12
+    assert len(files) == 3
+    template = str(Path("..", ".dvc", "plots", "offline.html"))
+    repository.run("dvc", "plots", "show", "--out", "plots", "--html-template", template)
+    page = (repository.root / "plots" / "index.html").read_text()
+    shutil.rmtree(repository.root / "plots")
+    assert '<script src="http' not in page
+    for strategy in STRATEGIES:
+        for title in ("tuning and sharing", "kernels"):
+            assert f'"text": "{MODEL} ({strategy}), {title}"' in page
+        assert f"out_{MODEL}_{strategy}_select_similarity.png" in page
+    assert f'"text": "{MODEL}, tuning"' in page
+    assert '"field": "strategy"' in page
+    assert page.count('"strategy": "full"') > 1
+
+
+@pytest.fixture(scope="module")
+def clone(repository, tmp_path_factory):
+    """A clone that has pulled everything from a remote that the first one pushed to."""
+    remote = tmp_path_factory.mktemp("remote")
+    repository.run("dvc", "remote", "add", "--default", "shared", str(remote))
     repository.commit()
-    repository.run(*dvc, "push")
-    repository.run("git", "clone", "--quiet", ".", str(tmp_path / "clone"))
-    repository.run(*dvc, "--cd", str(tmp_path / "clone"), "pull")
-    library = Path("fewtune", "out", MODEL, STRATEGY, "compile", "model.so")
-    assert (tmp_path / "clone" / library).read_bytes() == (repository.root / library).read_bytes()
+    repository.run("dvc", "push")
+    root = tmp_path_factory.mktemp("clones") / "second"
+    repository.run("git", "clone", "--quiet", str(repository.root.parent), str(root))
+    clone = Repository(root / "fewtune", tmp_path_factory.mktemp("scratch"))
+    clone.keep_warm()
+    assert not (clone.root / "models" / MODEL / "model.onnx").exists()
+    told = clone.fewtune("run", MODEL, code=2).stderr
+    assert f"inputs are missing: `dvc pull models/{MODEL}/model.onnx.dvc` brings" in told
+    clone.run("dvc", "pull")
+    return clone
+
+
+def test_a_second_clone_has_nothing_to_do_after_a_pull(repository, clone):
+    assert hashes(clone) == hashes(repository)
+    assert ran(clone.repro()) == {"fingerprint"}
+    assert hashes(clone) == hashes(repository)
+    assert clone.run("git", "status", "--porcelain").stdout == ""
+    shown = clone.run("dvc", "metrics", "show", "--json")
+    assert shown.stderr == ""
+    assert len(json.loads(shown.stdout)[""]["data"]) == 3
+
+
+LOAD = """
+import sys
+import mlflow.pyfunc
+import numpy as np
+import onnxruntime
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+# Measured beside other tests, a result may be a disturbed one, which becomes no champion.
+mlflow.MlflowClient().set_registered_model_alias("tiny", "champion", "1")
+before = set(sys.modules)
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+random = np.random.default_rng(0)
+given = {t.name: random.random(t.shape, t.type) for t in model.metadata.signature.inputs}
+found = model.predict(given)
+assert not {"tvm", "pydantic_core", "fewtune.pipelines"} & set(sys.modules) - before
+session = onnxruntime.InferenceSession("models/tiny/model.onnx")
+assert list(found) == [output.name for output in session.get_outputs()]
+for actual, wanted in zip(found.values(), session.run(None, given)):
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_real_results_are_recorded_and_loaded(clone, template):
+    # MLflow's tables are there: it takes seconds to make them.
+    shutil.copy(template, clone.root / "mlflow.db")
+    clone.fewtune("record")
+    # This project's code is not on the path.
+    clone.run("env", "-u", "PYTHONPATH", sys.executable, "-c", LOAD)
