@@ -99,20 +99,6 @@ def test_a_missing_folder_is_named(tmp_path):
         made(tmp_path / "missing", tmp_path / "bank")
 
 
-def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path):
-    other = tuned_tiny.fingerprint().model_copy(update={"device": "a toaster", "threads": 64})
-    for name, fingerprint in (("here", tuned_tiny.fingerprint()), ("there", other)):
-        (tmp_path / name).mkdir()
-        build_bank(BankOptions(), fingerprint, tmp_path / name)
-    (here,), (there,) = ((tmp_path / name).iterdir() for name in ("here", "there"))
-    assert (here.name, here.read_bytes()) == (there.name, there.read_bytes())
-    bank = Bank.read(tmp_path / "here")
-    assert not bank.entries
-    cost_model = BoostedTrees()
-    bank.teach(cost_model)
-    assert cost_model.samples == 0
-
-
 @pytest.mark.slow
 def test_a_tuned_task_is_its_own_donor(built):
     selection, matrix = select_tasks(

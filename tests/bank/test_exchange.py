@@ -71,12 +71,6 @@ def test_what_was_exported_comes_back(tmp_path, logs, file):
     assert report.entries
 
 
-def test_equal_banks_are_equal_bytes(tmp_path, logs, file):
-    again = tmp_path / "again.bank"
-    export_bank(logs / "tiny", again, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
-    assert again.read_bytes() == file.read_bytes()
-
-
 def test_what_is_there_is_not_written_over(logs, file):
     with pytest.raises(InputError, match="there already"):
         export_bank(logs / "tiny", file, tuned_tiny.fingerprint(), licence="")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from fewtune.benchmark import interleave as module
-from fewtune.benchmark.interleave import interleave, latency_stats, ratio_stats
+from fewtune.benchmark.interleave import interleave, ratio_stats
 
 
 class FakeClock:
@@ -63,15 +63,6 @@ def test_a_sample_is_the_median_of_its_round():
         clock.now_s += next(calls_s)
 
     assert interleave({"a": run}, 1, clock) == {"a": pytest.approx([0.02])}
-
-
-def test_latencies_are_summarised_in_milliseconds():
-    stats = latency_stats([0.005, 0.001, 0.003, 0.002, 0.004])
-    assert stats.median_ms == pytest.approx(3.0)
-    assert stats.min_ms == pytest.approx(1.0)
-    assert stats.p10_ms == pytest.approx(1.4)
-    assert stats.p90_ms == pytest.approx(4.6)
-    assert stats.rounds == 5
 
 
 def test_ratios_are_taken_round_by_round():

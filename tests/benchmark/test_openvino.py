@@ -7,11 +7,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fewtune.benchmark import peers
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.interleave import ratio_if_measured
 from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.peers import OPENVINO, OpenvinoSession
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from tests.benchmark.test_benchmark import tiny_variants
@@ -41,25 +40,10 @@ class Refusing:
         raise InputError("OpenVINO cannot run the model: no Conv")
 
 
-class Running:
-    """A peer that runs any model."""
-
-    def __init__(self, *_: object) -> None:
-        self.run = lambda: None
-
-
 def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
     monkeypatch.setattr(variants_module, "openvino_version", lambda: "2026.4.1")
     monkeypatch.setattr(variants_module, "OpenvinoSession", peer)
     return tiny_variants(BenchmarkOptions(rounds=3, copies=2, wait_s=0), untuned=False)
-
-
-@pytest.mark.slow
-def test_the_peer_takes_its_turns_beside_the_others(monkeypatch):
-    variants = variants_beside(Running, monkeypatch)
-    assert len(variants.runs[OPENVINO]) == variants.options.copies
-    assert variants.peers == {OPENVINO: "2026.4.1"}
-    assert len(variants.measured(3)[OPENVINO]) == 3
 
 
 @pytest.mark.slow
@@ -70,11 +54,3 @@ def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(monkeypatch):
     assert variants.remarks == ["OpenVINO cannot run the model: no Conv"]
     samples = variants.measured(3)
     assert ratio_if_measured(samples, OPENVINO, "tuned") is None
-
-
-def test_openvino_is_no_dependency(monkeypatch):
-    def missing(_: str) -> str:
-        raise peers.PackageNotFoundError
-
-    monkeypatch.setattr(peers, "version", missing)
-    assert openvino_version() is None

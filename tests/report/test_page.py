@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fewtune.artifacts import Curve
 from fewtune.report.page import Page
 from fewtune.report.tables import Result
 from fewtune.util.table import Table
@@ -53,9 +52,3 @@ def test_a_page_holds_everything_and_asks_the_network_for_nothing():
     referred = {*re.findall(r"url\(#([^)]+)\)", text), *re.findall(r'href="#([^"]+)"', text)}
     assert referred
     assert all(ids.count(each) == 1 for each in referred)
-
-
-def test_a_page_needs_neither_curve_nor_kernels():
-    bare = result("oneshot", 50.0, kernels=[])
-    text = Page([bare], {"oneshot": Curve()}).html()
-    assert Elements(text).tags.count("svg") == 2

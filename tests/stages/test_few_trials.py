@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fewtune.model_check.report import at_most_full, too_few
+from fewtune.model_check.report import at_most_full
 from fewtune.options import ShareOptions
 
 
@@ -23,8 +23,3 @@ def test_the_budget_is_full_tunings_time(method, trials, given_s, budget_s):
     tuned = SimpleNamespace(trials_per_task=trials, trials=8, tuning_s=4.0)
     found = at_most_full(ShareOptions(budget_s=given_s), selection, tuned)
     assert found.budget_s == budget_s
-
-
-def test_few_trials_are_named():
-    assert "net" in too_few("net", 4)
-    assert not too_few("net", 8)

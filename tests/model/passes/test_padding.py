@@ -74,12 +74,6 @@ def test_a_padded_convolution_gives_the_same_result(settings, depth, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_grouped_convolution_is_left_alone(tmp_path):
-    model = convolution_model((40, 40), channels=130, filters=130, group=2)
-    assert imported(model, tmp_path).padded == 0
-
-
-@pytest.mark.slow
 def test_padding_stays_if_transforms_are_left_out(tmp_path):
     generator = np.random.default_rng(0)
     model = model_of(
