@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-aarch64 lint format repro ui lock clean
+.PHONY: help install run test test-fast test-aarch64 coverage lint format repro ui lock clean
 
 MODEL ?= squeezenet
 ARGS ?=
@@ -32,13 +32,18 @@ run: install
 	@fewtune run '$(MODEL)' $(ARGS)
 
 # Two processes (three take as long on two cores): the tests of one file stay together, files with slow ones first.
-# Coverage is printed, and judges nothing.
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	python -m slipcover -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# The lines that no test runs: printed, and judging nothing. The tests take a fifth longer.
+coverage: install
+	python -m slipcover -m $(PYTEST)
 
 # The inner loop: nothing that tunes, runs a pipeline, builds a whole model, or takes over a second.
 test-fast: install
-	pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 # On an emulated board, of arm64 packages and wheels: apt, dpkg-deb, qemu-user-static and
 # gcc-aarch64-linux-gnu are needed, and the package mirrors.

@@ -50,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers import tiny_checkout
 from benchmarks.helpers.tiny_checkout import MODEL
 from fewtune.errors import INTERRUPTED
+from tests.ports import free_port
 
 
 def journals_of(root: Path) -> list[Path]:
@@ -324,7 +325,7 @@ def _victim(
 def one_service_kill(root: Path, number: int, chance: random.Random) -> dict[str, Any]:
     """Kill one process of a command other than a run, and look at what is left of it."""
     kind, sent = SERVICES[number % len(SERVICES)], chance.choice(SIGNALS)
-    port = _free_port()
+    port = free_port()
     serves = kind in ("ui", "serve")
     command = {
         "repro": ("-m", "dvc", "repro", "--force", f"select_tasks@{MODEL}-selective"),
@@ -362,12 +363,6 @@ def one_service_kill(root: Path, number: int, chance: random.Random) -> dict[str
     if _listens(port):
         faults.append(f"port {port} is still listened on")
     return {**row, "faults": faults}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

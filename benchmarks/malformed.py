@@ -198,9 +198,8 @@ def prepare(root: Path) -> None:
     fingerprint = Fingerprint.read(root / "out" / "fingerprint")
     log = root / OUT / STRATEGY / "share"
     export_bank(log, root / "valid.bank", fingerprint, licence="CC0-1.0")
-    for file, copy in zip(
-        files_of(shipped()[0]), files_of(root / "predictors" / "own"), strict=True
-    ):
+    own = files_of(root / "predictors" / "own")
+    for file, copy in zip(files_of(shipped()[0]), own, strict=True):
         shutil.copyfile(file, copy)
 
 

@@ -24,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
+# What takes longest, first: of two processes, none is left with a long one.
+_LONGEST = ("test_maltreated.py", "test_own_repository.py", "test_api.py", "test_flow.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,10 +53,11 @@ def _own_device(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with slow tests first: of two processes, none is left with a long one.
+    """Put the longest files first, then those with slow tests.
 
     `make test` keeps this order (``--no-loadscope-reorder``). Otherwise the files with the fewest
     tests come last, and these are the longest.
     """
+    places = {name: place for place, name in enumerate(_LONGEST)}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (places.get(item.path.name, len(places)), item.path not in slow))

@@ -23,6 +23,7 @@ BUDGETS: dict[str, Any] = {
     "share_schedules.trials_per_task": 2,
     "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
+    "benchmark.wait_s": 0,
 }
 _LIMIT_S = 400
 _LEFT_OUT = ("results/", "docs/", "tests/")

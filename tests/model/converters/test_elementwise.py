@@ -38,7 +38,6 @@ def between_convolutions(operator: str, constants: dict[str, float], attributes:
     ("operator", "constants", "attributes"),
     [
         ("Clip", {"least": 0.0, "most": 0.5}, {}),
-        ("Clip", {"": 0.0, "most": 0.25}, {}),
         ("LeakyRelu", {}, {"alpha": 0.1}),
         ("LeakyRelu", {}, {"alpha": 1.5}),
         ("HardSigmoid", {}, {"alpha": 0.3}),

@@ -37,7 +37,6 @@ def shaped(kind, **given):
         ("GRU", {"direction": "reverse", "hidden": 8, "bias": False, **GRU}),
         ("GRU", {"direction": "bidirectional", "hidden": 17, "batch": 1, "states": False, **GRU}),
         ("RNN", {"direction": "bidirectional", "outputs": ["", "last"]}),
-        ("RNN", {"states": False, "batch": 4, "activations": ["Tanh"]}),
     ],
 )
 def test_one_kernel_computes_all_steps(kind, given):
@@ -100,7 +99,6 @@ def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
         {"without": "pbhc", "hidden": 16, "direction": "forward", "by_column": False},
         {"without": "p", "hidden": 3, "by_column": False, "steps": 40},
         {"without": "p", "hidden": 17, "batch": 3},
-        {"without": "p", "batch": 5, "steps": 1},
     ],
 )
 def test_one_kernel_quantizes_and_multiplies_at_all_steps(given):

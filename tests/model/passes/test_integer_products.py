@@ -66,12 +66,7 @@ def test_strides_dilations_and_padding(given, group):
 
 @pytest.mark.parametrize(
     ("kind", "zero", "by_channel"),
-    [
-        (np.uint8, 0, True),
-        (np.uint8, 255, False),
-        (np.int8, 7, True),
-        (np.int8, 127, False),
-    ],
+    [(np.uint8, 255, False), (np.int8, 7, True)],
 )
 def test_zero_points(kind, zero, by_channel):
     model, feeds = convolution(6, 8, 3, kind, zero, by_channel, pads=[1, 1, 1, 1])
@@ -95,9 +90,7 @@ def test_groups_of_several_channels_or_filters_stay_in_floats(channels, filters,
     assert not any("integer" in name for name in kernels)
 
 
-@pytest.mark.parametrize(
-    ("depth", "columns", "by_column"), [(3, 5, True), (17, 33, False), (64, 16, True)]
-)
+@pytest.mark.parametrize(("depth", "columns", "by_column"), [(3, 5, True), (17, 33, False)])
 def test_products(depth, columns, by_column):
     random, count = np.random.default_rng(0), columns if by_column else 1
     constants = {
