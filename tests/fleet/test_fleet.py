@@ -7,17 +7,16 @@ from collections import Counter
 
 import pytest
 
-from fewtune.artifacts import Fingerprint, Selection
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
 from fewtune.fleet.device import on_fleet
 from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of
-from fewtune.options import ShareOptions, TuneOptions
-from fewtune.sharing.share import share_schedules
+from fewtune.options import TuneOptions
 from fewtune.tuning.session import TuneJob
-from fewtune.tuning.tune import run_session, tune
+from fewtune.tuning.tune import run_session
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
 from tests.made.sessions import events_of
@@ -73,26 +72,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):
-    own = fingerprint(at)
-    selection: Selection = tuned_tiny.selection()
-    for name in ("tune", "share"):
-        (tmp_path / name).mkdir()
-    journals, options = tmp_path / "journals", tuned_tiny.OPTIONS
-    tuned = tune(
-        tuned_tiny.tasks(), selection, own, options, journals, tmp_path / "tune", run=on_fleet
-    )
-    report = share_schedules(
-        tuned_tiny.tasks(),
-        selection,
-        tuned_tiny.predicted(),
-        tmp_path / "tune",
-        own,
-        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
-        journals,
-        tmp_path / "share",
-        model_directory=tuned_tiny.extracted(),
-        run=on_fleet,
-    )
+    _, report = tuned_tiny.on_device(fingerprint(at), tmp_path, run=on_fleet)
     assert {each.name for each in report.rounds} == {"in the model"}
     assert all(line.best_ms for line in report.tasks)
     assert (tmp_path / "share" / "log.json").is_file()

@@ -5,16 +5,13 @@ import json
 import psutil
 import pytest
 
-from fewtune.artifacts import Fingerprint, ShareReport, TuneReport
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.rpc_board import ANSWER_S, BoardAddress, ask_tracker, reserve
 from fewtune.measure.board import Board
 from fewtune.measure.measurer import module_specs
-from fewtune.options import ShareOptions
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.sharing.share import share_schedules
-from fewtune.tuning.tune import tune
 from tests import tuned_tiny
 from tests.rpc_boards import boards
 
@@ -65,29 +62,11 @@ def test_both_boards_measure_at_once_and_are_let_go(at):
 def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
     own = fingerprint(at)
     before = {each.pid for each in psutil.Process().children(recursive=True)}
-    for name in ("tune", "share"):
-        (tmp_path / name).mkdir()
-    tasks, selection = tuned_tiny.tasks(), tuned_tiny.selection()
-    tuned = tune(
-        tasks, selection, own, tuned_tiny.OPTIONS, tmp_path / "journals", tmp_path / "tune"
-    )
-    assert isinstance(tuned, TuneReport)
+    tuned, shared = tuned_tiny.on_device(own, tmp_path)
     # On a busy machine, each of six candidates may be slower than the default schedule.
     (line,) = tuned.tasks
     assert line.status in ("tuned", "slower_than_default")
     assert line.trials == 6
-    shared = share_schedules(
-        tasks,
-        selection,
-        tuned_tiny.predicted(),
-        tmp_path / "tune",
-        own,
-        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
-        tmp_path / "journals",
-        tmp_path / "share",
-        model_directory=tuned_tiny.extracted(),
-    )
-    assert isinstance(shared, ShareReport)
     # A model runs on no board.
     assert {each.name for each in shared.rounds} == {"alone"}
     assert any(line.best_ms for line in shared.tasks)

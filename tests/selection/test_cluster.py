@@ -214,17 +214,6 @@ def test_what_the_bank_holds_itself_comes_first():
     assert (first.workload, first.similarity, second.workload) == (own, 1.0, "other")
 
 
-def test_files_are_the_same_each_time(tmp_path):
-    for name in ("first", "second"):
-        selection, matrix = select()
-        selection.write(tmp_path / name)
-        write_similarity(selection, matrix, tmp_path / name)
-    for name in ("selection.json", "similarity.csv", "similarity.png"):
-        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
-    table = (tmp_path / "first" / "similarity.csv").read_text().splitlines()
-    assert table[:2] == ["task,wide,near,far", "wide,1.0000,0.9258,0.1250"]
-
-
 def test_an_empty_selection_has_files_too(tmp_path):
     selection, matrix = select(min_share=0.9)
     write_similarity(selection, matrix, tmp_path)

@@ -10,8 +10,6 @@ from fewtune.task.extract import kernels
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.trial import Trial
 from tests import tuned_tiny
-from tests.model.passes.test_winograd import convolution_model
-from tests.model.test_import_model import imported
 
 
 @pytest.mark.slow
@@ -40,15 +38,3 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path):
     assert {every[name] for name in set(every) - set(rest)} == {found["b"].info.workload}
     found = verify(tmp_path / LIBRARY, tuned_tiny.imported(), tuned_tiny.target())
     assert found.allowances <= 1
-
-
-@pytest.mark.slow
-def test_stock_gets_the_import_without_transforms(tmp_path):
-    assert kernels(
-        stock_model.plain_lowered(tuned_tiny.imported(), tuned_tiny.target())
-    ) == kernels(tuned_tiny.lowered())
-    model = convolution_model((28, 28), channels=64, filters=64)
-    assert imported(model, tmp_path).winograd == 1
-    plain = stock_model.plain_lowered(tmp_path / "import", tuned_tiny.target())
-    assert any("conv2d" in name for name in kernels(plain))
-    assert not any("winograd" in name for name in kernels(plain))

@@ -34,18 +34,6 @@ def names(dag: Dag, *wanted: Result) -> list[str]:
     return [stage.name for stage in dag.plan(wanted)[0]]
 
 
-def test_one_result_needs_its_own_stages_and_may_be_joined(dag):
-    assert names(dag, GOOD) == [
-        "look",
-        "prepare@good",
-        "search@good-selective",
-        "finish@good-selective",
-        "join@good",
-    ]
-    ends = {"finish@good-selective": GOOD, "join@good": Result("good")}
-    assert dag.plan([GOOD])[1] == ends
-
-
 def test_results_follow_one_another_and_are_joined(dag):
     wanted = [GOOD, Result("good", "full"), Result("bad", "selective")]
     assert names(dag, *wanted) == [
@@ -61,6 +49,8 @@ def test_results_follow_one_another_and_are_joined(dag):
         "finish@bad-selective",
         "join@bad",
     ]
+    ends = {"finish@good-selective": GOOD, "join@good": Result("good")}
+    assert dag.plan([GOOD])[1] == ends
 
 
 @pytest.mark.parametrize(
