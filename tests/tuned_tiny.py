@@ -19,6 +19,8 @@ from fewtune.artifacts import (
     ShareReport,
     TuneReport,
 )
+from fewtune.bank.build import build_bank
+from fewtune.bank.options import BankOptions
 from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
@@ -35,6 +37,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
+from fewtune.storage.log_archive import merge
 from fewtune.task.extract import Task, extract_tasks, write_tasks
 from fewtune.tuning.child_process import journal_path
 from fewtune.tuning.job import Work, Workplace
@@ -209,6 +212,16 @@ def share(
     }
     with in_this_process():
         return share_schedules(**{**given, **changed})
+
+
+def bank(folder: Path) -> Path:
+    """A new bank of one log, ``earlier``, of what was tuned."""
+    logs, directory = folder / "logs", folder / "bank"
+    (logs / "earlier").mkdir(parents=True)
+    directory.mkdir()
+    merge([tuned()], logs / "earlier")
+    build_bank(BankOptions(logs=str(logs)), fingerprint(), directory)
+    return directory
 
 
 def on_device(own: Fingerprint, folder: Path, **run: Any) -> tuple[TuneReport, ShareReport]:

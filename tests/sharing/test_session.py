@@ -8,13 +8,10 @@ from unittest import mock
 import pytest
 
 from fewtune.artifacts import BankDonor, LogInfo, ShareReport
-from fewtune.bank.build import build_bank
-from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.journal import Journal
-from fewtune.storage.log_archive import merge
 from fewtune.trial.trial import trace_key
 from fewtune.tuning.wrong_schedules import FILE
 from tests import tuned_tiny
@@ -195,12 +192,6 @@ def test_without_time_for_a_round_the_predicted_log_stays(tmp_path):
 
 
 def test_a_bank_serves_what_it_is_selected_for(tmp_path):
-    (tmp_path / "logs" / "earlier").mkdir(parents=True)
-    merge([tuned_tiny.tuned()], tmp_path / "logs" / "earlier")
-    (tmp_path / "bank").mkdir()
-    build_bank(
-        BankOptions(logs=str(tmp_path / "logs")), tuned_tiny.fingerprint(), tmp_path / "bank"
-    )
     workload = tuned_tiny.convolutions()["b"].info.workload
     donor = BankDonor(workload=workload, origin="earlier", similarity=0.9)
     banked = tuned_tiny.selection().model_copy(
@@ -209,7 +200,7 @@ def test_a_bank_serves_what_it_is_selected_for(tmp_path):
     judge = MadeJudge(lambda _name, _key: 1e-3)
     with pytest.raises(InputError, match="from a bank, and none is given"):
         share(tmp_path, judge, selection=banked)
-    report = share(tmp_path, judge, selection=banked, bank_directory=tmp_path / "bank")
+    report = share(tmp_path, judge, selection=banked, bank_directory=tuned_tiny.bank(tmp_path))
     assert {line.task: line.donors for line in report.tasks} == {
         named(letter): [donor.name] for letter in "ac"
     }
