@@ -202,7 +202,7 @@ def heard(snapshot):
         os.kill(os.getpid(), signal.SIGINT)
 
 options = {**%r, "tune": {"predictor": "never"}}
-result = fewtune.tune(%r, strategy="full", trials=12, out=%r, options=options, progress=heard)
+result = fewtune.tune(%r, strategy="full", trials=4, out=%r, options=options, progress=heard)
 print(result.latency_ms > 0, result.library.is_file())
 """
 
