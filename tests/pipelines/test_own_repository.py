@@ -33,7 +33,6 @@ PROJECT = Path(__file__).parents[2]
 MODEL, STRATEGIES = "tiny", ("selective", "full")
 BRIEF = {"rounds": 3, "wait_s": 0, "copies": 1}
 BUDGETS = {
-    "strategies": list(STRATEGIES),
     "tune.trials_per_task": 4,
     "share_schedules.trials_per_task": 2,
     "share_schedules.least_gain": 0.03,
@@ -113,9 +112,9 @@ def repository(users):
 
 def test_a_project_lives_beside_the_users_pipeline(users, repository):
     assert MODEL in users.fewtune("watch").stdout
+    assert "fewtune/.fewtune/report/tiny.html" in users.fewtune("report", "--html").stdout
     assert ran(users.repro()) == set()
-    target = f"fewtune/dvc.yaml:benchmark@{MODEL}-{STRATEGIES[0]}"
-    assert ran(users.repro(target)) == {"fewtune/dvc.yaml:fingerprint"}
+    assert ran(users.repro("fewtune/dvc.yaml")) == {"fewtune/dvc.yaml:fingerprint"}
     assert users.run("git", "status", "--porcelain").stdout == ""
 
 
