@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 
 import fewtune
-from fewtune.artifacts import BenchmarkReport, ImportReport, PredictReport, TaskTable
+from fewtune.artifacts import BenchmarkReport, ImportReport, PredictReport, TaskTable, TuneReport
 from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
 from fewtune.verify.session import run_onnxruntime
@@ -195,14 +195,13 @@ def test_the_notebook_runs(model, tuned, tmp_path):
 
 
 INTERRUPTED = """
-import os, signal, sys, fewtune
+import os, signal, fewtune
 
 def heard(snapshot):
-    if snapshot.phase == "tune" and "again" not in sys.argv:
+    if snapshot.phase == "tune":
         os.kill(os.getpid(), signal.SIGINT)
 
-options = {**%r, "tune": {"predictor": "never"}}
-result = fewtune.tune(%r, strategy="full", trials=4, out=%r, options=options, progress=heard)
+result = fewtune.tune(progress=heard, **%r)
 print(result.latency_ms > 0, result.library.is_file())
 """
 
@@ -210,12 +209,14 @@ print(result.latency_ms > 0, result.library.is_file())
 def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(model, tuned, tmp_path):
     # What comes before tuning is there.
     out = shutil.copytree(tuned.directory, tmp_path / "out")
-    command = [sys.executable, "-c", INTERRUPTED % (QUICK, str(model), str(out))]
-    for words, ended_by in (([], "interrupted"), (["again"], "trials")):
-        done = subprocess.run([*command, *words], cwd=PROJECT, capture_output=True, text=True)
-        assert done.stdout == "True True\n", done.stderr
-        told = json.loads((out / "tune" / "tune.json").read_text())
-        assert told["stopped_by"] == ended_by
+    given = {"model": str(model), "strategy": "full", "trials": 4, "out": str(out)}
+    given["options"] = {**QUICK, "tune": {"predictor": "never"}}
+    command = [sys.executable, "-c", INTERRUPTED % given]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
+    assert TuneReport.read(out / "tune").stopped_by == "interrupted"
+    fewtune.tune(**given)
+    assert TuneReport.read(out / "tune").stopped_by == "trials"
 
 
 def test_a_killed_call_leaves_no_temporary_files(model, tmp_path):
