@@ -83,7 +83,7 @@ def test_a_section_does_not_depend_on_another(params):
         ("tune.trials_per_task", 0, "tune.trials_per_task is 0: give "),
         ("import_model.layout", "nhwc", "import_model.layout is 'nhwc': give 'NHWC' or 'NCHW'"),
         ("select_tasks.selective.method", "clique", ".selective.method is 'clique': give "),
-        ("build_bank", {"selective": {}}, "build_bank.full is missing"),
+        ("build_bank", {"full": {}}, "build_bank.selective is missing"),
         ("by_model", {"squeezenot": {}}, "no listed model; did you mean squeezenet?"),
         ("by_model", {"squeezenet": {"tunes": {}}}, "no section of a model; did you mean tune?"),
         ("tune.predictor", "predictors/x", "tune.predictor is 'predictors/x': give auto, never, "),
