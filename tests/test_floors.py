@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3985, ("benchmarks",): 5456, ("tests",): 17309}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3985, ("benchmarks",): 5452, ("tests",): 16870}
 
 
 def code_lines(path: Path) -> int:
