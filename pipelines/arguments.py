@@ -361,7 +361,6 @@ def predictor(command: _Parser) -> None:
     train.add_argument("models", nargs="*", metavar="MODEL", help="tuned in full here")
     _several(train, "--samples", "FILE", "kept earlier")
     _file(train, "--keep", "FILE", "keep what is learnt from, as .npz")
-    _count(train, "--most-trials", "N", "learn from so many trials, of the most usual shapes first")
     train.add_argument("--output", required=True, metavar="PATH", help="such as predictors/mine")
     known = kinds.add_parser("list", help="those that come with fewtune, and of predictors/")
     _json(known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.bank.build import build_bank
+from fewtune.bank.bank import build_bank
 from fewtune.stages.command import Stage, main
 from fewtune.util.files import whole_directory
 

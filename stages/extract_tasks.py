@@ -7,8 +7,8 @@ from fewtune.errors import last_line
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import read_lowered
 from fewtune.stages.command import Stage, main
-from fewtune.task.extract import extract_tasks, tasks_markdown, write_tasks
-from fewtune.util.files import whole_directory, write_text
+from fewtune.task.extract import extract_tasks, write_tasks
+from fewtune.util.files import whole_directory
 
 
 def run(stage: Stage) -> None:
@@ -22,10 +22,9 @@ def run(stage: Stage) -> None:
     except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
         stage.say(f"contenders cannot be measured in the model: {last_line(fault)}")
     with whole_directory(stage.places.tasks(stage.model)) as directory:
-        table = write_tasks(tasks, stage.model, stage.fingerprint.target, directory)
+        write_tasks(tasks, stage.model, stage.fingerprint.target, directory)
         if skeleton is not None:
             skeleton.write(directory)
-        write_text(directory / "tasks.md", tasks_markdown(table))
     stage.say(f"{len(tasks)} tasks")
 
 

@@ -19,7 +19,7 @@ from fewtune.artifacts import (
     ShareReport,
     TuneReport,
 )
-from fewtune.bank.build import build_bank
+from fewtune.bank.bank import build_bank
 from fewtune.bank.options import BankOptions
 from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.compile.options import CompileOptions

@@ -24,8 +24,7 @@ from fewtune.options import TuneOptions
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor
-from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.training_samples import read_samples
+from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_samples
 from fewtune.research.gcn import GraphModel
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
@@ -121,33 +120,29 @@ def ranking_row(
 def models_on_practice(file: Path) -> list[dict[str, Any]]:
     """Models that go by decisions, on practice samples of shapes that they did not learn from."""
     sampled, conditions = read_samples(file)
-    kept = [
-        each
-        for each in sampled
-        if np.isfinite(each.samples.times_s).all() and len(each.samples.times_s) > 8
-    ]
+    kept = [each for each in sampled if np.isfinite(each.times_s).all() and len(each.times_s) > 8]
     target = target_from_json(json.dumps(conditions["target"]))
     analytic = Predefined.of(target)
-    shapes = sorted({each.shapes for each in kept})
+    shapes = sorted({each.name for each in kept})
     order = np.random.default_rng(0).permutation(len(shapes))
     folds = [{shapes[int(i)] for i in order[part::_FOLDS]} for part in range(_FOLDS)]
     learnt: dict[int, np.ndarray] = {}
     train_s = 0.0
     for fold in folds:
         began_s = time.perf_counter()
-        taught = [each.samples for each in kept if each.shapes not in fold]
+        taught = [each for each in kept if each.name not in fold]
         trees = Pretrained.train(taught, conditions)
         train_s += time.perf_counter() - began_s
         for place, each in enumerate(kept):
-            if each.shapes in fold:
-                learnt[place] = trees.expected(each.samples.features)
-    times = [each.samples.times_s for each in kept]
-    features = np.concatenate([each.samples.features for each in kept])
+            if each.name in fold:
+                learnt[place] = trees.expected(each.features)
+    times = [each.times_s for each in kept]
+    features = np.concatenate([each.features for each in kept])
     on = f"{file.stem}, held-out shapes (trials of a tuned search)"
     random = np.random.default_rng(0)
     rows = [
         ranking_row("decision predictor", on, [learnt[i] for i in range(len(kept))], times),
-        ranking_row("predefined", on, [analytic.expected(e.samples.features) for e in kept], times),
+        ranking_row("predefined", on, [analytic.expected(e.features) for e in kept], times),
         ranking_row("lots", on, [random.random(len(t)) for t in times], times),
     ]
     rows[0] |= {"train_s": round(train_s / _FOLDS, 2)}

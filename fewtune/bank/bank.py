@@ -1,31 +1,24 @@
-"""A bank that was built: the workload nearest to a task, and its schedules.
-
-What the cost model learns lies beside its report, in a file without code. ``features.npz`` has four
-arrays over all samples, workload after workload: ``rows`` (stores, 164) float32, the stores of all
-candidates one after the other; ``stores`` (samples,) int32, how many rows each has; ``times_s``
-(samples,) float64; ``entries`` (samples,) int32, the place of its workload in the bank.
-"""
+"""A bank that was built: the workload nearest to a task, and its schedules."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
-import zipfile
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 from pydantic import Field
 
-from fewtune.artifacts import Artifact, Part, TaskInfo
+from fewtune.artifacts import Artifact, Fingerprint, Part, TaskInfo
+from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.design_space import SAMPLING
 from fewtune.schedule.space.transfer import Donation
-from fewtune.search.cost_model import CostModel
-from fewtune.similarity.similarity import DesignSpace, similarity_rate
-from fewtune.util.files import canonical_json, write_bytes
+from fewtune.similarity.similarity import DesignSpace, design_space, similarity_rate
+from fewtune.storage.database import digest, read_trace
+from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
+from fewtune.task.analysis import analyse
+from fewtune.trial.trial import Trial
 
 
 class BankSource(Part):
@@ -59,120 +52,21 @@ class BankEntry(Part):
         return ", ".join(self.origins)
 
 
-class BankReport(Artifact):
-    """The bank's workloads and schedules; the cost model's samples are in another file."""
+# Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.
+_DIGITS = 9
+
+
+class Bank(Artifact):
+    """Donors from models that were tuned before on the same machine."""
 
     file_name = "bank.json"
 
     sources: list[BankSource]
     entries: list[BankEntry] = Field(description="by workload")
 
-
-FEATURES = "features.npz"
-_WIDTH = 164
-
-
-class Samples(NamedTuple):
-    """Measured candidates of one workload.
-
-    Attributes
-    ----------
-    features : list of ndarray, each (stores, 164)
-    times_s : list of float
-    """
-
-    features: list[np.ndarray]
-    times_s: list[float]
-
-
-def spread(count: int, samples: int) -> list[int]:
-    """Ranks to keep of ``count``: the best ones, and others spread evenly down to the worst."""
-    if samples <= 1 or count <= samples:
-        return list(range(min(count, samples)))
-    return [rank * (count - 1) // (samples - 1) for rank in range(samples)]
-
-
-def write_samples(directory: Path, samples: Sequence[Samples]) -> None:
-    """Write the samples of all entries; equal samples give equal bytes (NumPy dates no member)."""
-    rows = [each for entry in samples for each in entry.features]
-    stream = io.BytesIO()
-    np.savez_compressed(
-        stream,
-        rows=np.concatenate([np.empty((0, _WIDTH), "float32"), *rows]).astype("float32"),
-        stores=np.array([len(each) for each in rows], dtype="int32"),
-        times_s=np.array([time_s for entry in samples for time_s in entry.times_s], "float64"),
-        entries=np.repeat(np.arange(len(samples)), [len(e.times_s) for e in samples]).astype(
-            "int32"
-        ),
-    )
-    write_bytes(directory / FEATURES, stream.getvalue())
-
-
-def read_samples(directory: Path, entries: int) -> list[Samples]:
-    """The samples of each of the bank's entries.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or does not fit the bank.
-    """
-    path = directory / FEATURES
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            rows, stores, times_s, owners = (
-                arrays[name] for name in ("rows", "stores", "times_s", "entries")
-            )
-        found = [Samples([], []) for _ in range(entries)]
-        split = np.split(rows, np.cumsum(stores)[:-1]) if len(stores) else []
-        if rows.shape != (stores.sum(), _WIDTH):
-            raise ValueError(f"{rows.shape} rows for {stores.sum()} stores")
-        for features, time_s, owner in zip(split, times_s.tolist(), owners.tolist(), strict=True):
-            found[owner].features.append(features)
-            found[owner].times_s.append(time_s)
-    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} does not hold the samples of the bank ({error}): build the bank again"
-        ) from None
-    return found
-
-
-# Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.
-_DIGITS = 9
-
-
-class Bank:
-    """Donors from models that were tuned before on the same machine.
-
-    Parameters
-    ----------
-    report : BankReport
-    directory : Path, optional
-        Folder of the cost model's samples; without it `teach` does nothing.
-    """
-
-    def __init__(self, report: BankReport, directory: Path | None = None) -> None:
-        self.report = report
-        self.entries = {entry.workload: entry for entry in report.entries}
-        self._directory = directory
-
-    @classmethod
-    def read(cls, directory: Path) -> Bank:
-        """Read what `fewtune.bank.build.build_bank` wrote.
-
-        Raises
-        ------
-        InputError
-            If it is missing, or is not what this version writes.
-        """
-        return cls(BankReport.read(directory), directory)
-
-    @cached_property
-    def digest(self) -> str:
-        """Sixteen hex digits that differ when anything in the bank differs."""
-        content = canonical_json(self.report.model_dump(mode="json")).encode()
-        if self._directory is not None and (self._directory / FEATURES).is_file():
-            content += (self._directory / FEATURES).read_bytes()
-        return hashlib.sha256(content).hexdigest()[:16]
+    def entry(self, workload: str) -> BankEntry | None:
+        """What is known of a workload; None if the bank does not hold it."""
+        return next((each for each in self.entries if each.workload == workload), None)
 
     def nearest(
         self, task: TaskInfo, space: DesignSpace, min_similarity: float, most: int
@@ -200,19 +94,13 @@ class Bank:
         donors : list of (BankEntry, float)
             With their similarities, 0 to 1.
         """
-        rates = {
-            entry.workload: similarity_rate(space, entry.space)
-            for entry in self.report.entries
-            if entry.operator == task.operator
-        }
-        own = self.entries.get(task.workload)
-        if own is not None:
-            rates[own.workload] = 1.0
-        near = [
-            (self.entries[workload], rate)
-            for workload, rate in rates.items()
-            if rate > 0 and rate >= min_similarity - 10.0**-_DIGITS
-        ]
+        near = []
+        for entry in self.entries:
+            is_own = entry.workload == task.workload
+            if is_own or entry.operator == task.operator:
+                rate = 1.0 if is_own else similarity_rate(space, entry.space)
+                if rate > 0 and rate >= min_similarity - 10.0**-_DIGITS:
+                    near.append((entry, rate))
 
         def order(donor: tuple[BankEntry, float]) -> tuple[bool, float, float, str]:
             entry, rate = donor
@@ -229,27 +117,108 @@ class Bank:
         InputError
             If the bank holds no such workload.
         """
-        if workload not in self.entries:
+        entry = self.entry(workload)
+        if entry is None:
             raise InputError(f"the bank holds no workload {workload}: run select_tasks again")
-        return self.entries[workload].donations
+        return entry.donations
 
-    def teach(self, cost_model: CostModel) -> None:
-        """Let a cost model learn from every sample of the bank, in one training.
 
-        Each workload of the bank is a group of its own, apart from a run's trials of the same
-        workload: labels are relative to a group's best time, and times of two sessions differ.
+def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) -> Bank:
+    """Distil all logs below a folder into a bank for one machine, target and TVM version.
 
-        Raises
-        ------
-        InputError
-            If the samples are missing or do not fit the bank.
-        """
-        if not self.entries or self._directory is None:
-            return
-        samples = read_samples(self._directory, len(self.report.entries))
-        cost_model.learn_groups(
-            {
-                ("bank", entry.workload): (each.features, each.times_s)
-                for entry, each in zip(self.report.entries, samples, strict=True)
-            }
-        )
+    Nothing is measured. A bank is built once and serves all later models, so building it is not
+    part of any model's tuning time. Looking a task up is, as part of selecting.
+
+    Parameters
+    ----------
+    options : BankOptions
+    fingerprint : Fingerprint
+        Where the bank is to be used.
+    directory : Path
+        Gets ``bank.json``, and if there are logs ``log.json``. Without logs it holds nothing of the
+        machine: its bytes are the same everywhere.
+
+    Returns
+    -------
+    bank : Bank
+        Workloads that no schedule can be moved from, such as those with a default schedule only,
+        are left out.
+
+    Raises
+    ------
+    InputError
+        If the folder of logs is missing, or a log there is of another machine, target, number of
+        threads, TVM version or way of measuring.
+    JournalError
+        If TVM cannot read a log.
+    """
+    logs: list[Path] = []
+    root = Path(options.logs) if options.logs is not None else None
+    if root is not None:
+        if not root.is_dir():
+            raise InputError(
+                f"{root} is no folder: give a folder of tuning logs, or null for no bank"
+            )
+        logs = logs_below(root, fingerprint, "banked")
+    # Names are relative to the folder, so that its path is not part of the bank.
+    names = {path: _name(path, root) for path in logs if root is not None}
+    target = target_from_json(fingerprint.target)
+    kept = [
+        workload
+        for digest_, logged in read_workloads(logs).items()
+        if (workload := _distil(digest_, logged, names, options, target)) is not None
+    ]
+    bank = Bank(
+        sources=[BankSource(name=name, digest=digest(path)[:16]) for path, name in names.items()],
+        entries=kept,
+    )
+    bank.write(directory)
+    if logs:
+        log_info(fingerprint).write(directory)
+    return bank
+
+
+def _distil(
+    workload: str,
+    logged: LoggedWorkload,
+    names: dict[Path, str],
+    options: BankOptions,
+    target: tvm.target.Target,
+) -> BankEntry | None:
+    """What is kept of one workload; None if no schedule of it can be moved."""
+    movable = [trial for trial in logged.trials if _samples_something(trial)]
+    if not movable:
+        return None
+    donations: dict[Donation, float] = {}
+    for trial in movable:
+        if len(donations) == options.best:
+            break
+        trace = read_trace(logged.module, trial, target)
+        donations.setdefault(Donation.of(trace), trial.outcome.median_s)
+    cost = analyse(None, logged.module)
+    return BankEntry(
+        workload=workload,
+        origins=[names[path] for path in logged.logs],
+        operator=cost.operator,
+        flops=cost.flops,
+        shapes=cost.shapes,
+        fastest_ms=logged.trials[0].outcome.median_s * 1e3,
+        space=design_space(logged.module, target),
+        donations=list(donations),
+        latencies_ms=[time_s * 1e3 for time_s in donations.values()],
+    )
+
+
+def _samples_something(trial: Trial) -> bool:
+    """Whether a schedule made choices: a default schedule has nothing to move."""
+    for instruction in trial.trace[0]:
+        if instruction[0] == "EnterPostproc":
+            return False
+        if instruction[0] in SAMPLING:
+            return True
+    return False
+
+
+def _name(log: Path, root: Path) -> str:
+    """A log's path below the folder of all; the folder's own name if it is a log itself."""
+    return root.resolve().name if log == root else log.relative_to(root).as_posix()

@@ -15,10 +15,3 @@ class BankOptions(BaseModel):
         description="folder of tuning logs, one a subfolder at any depth; null: no bank",
     )
     best: int = Field(default=8, ge=1, le=1000, description="donor schedules kept a workload")
-    samples: int = Field(
-        default=24,
-        ge=0,
-        le=10_000,
-        description="trials kept a workload for the cost model: the best, and an even spread over "
-        "the rest of the ranking",
-    )

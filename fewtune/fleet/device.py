@@ -37,7 +37,7 @@ from fewtune.tuning.session import TuneJob
 from fewtune.tuning.task_state import crash_text
 
 # The arguments of a session that name a folder of this machine.
-_FOLDERS = ("bank", "model")
+_FOLDERS = ("model",)
 _MOST_LOSSES = 5
 _POLL_S = 1.0
 

@@ -12,14 +12,7 @@ from threading import Lock
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.timer import Race, Specs
-from fewtune.trial.outcome import (
-    WRONG_OUTPUT,
-    Built,
-    Failure,
-    Outcome,
-    RequestFailedError,
-    WorkerLostError,
-)
+from fewtune.trial.outcome import WRONG_OUTPUT, Built, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.phases import Phases
 from fewtune.workers.handle import WorkerHandle
 from fewtune.workers.pool import WorkerPool
@@ -161,7 +154,7 @@ class Measurer:
         if self.overlap:
             locks = [Lock() for _ in range(self.pool.devices)]
 
-            def built(place: int, result: Built | Failure) -> None:
+            def built(place: int, result: Built | Outcome) -> None:
                 with locks[devices[place]]:
                     self._finish(batch, place, result)
 
@@ -183,10 +176,10 @@ class Measurer:
                 (result,) = self.pool.build([payload[place]])
             self._finish(batch, place, result)
 
-    def _finish(self, batch: Batch, place: int, built: Built | Failure) -> None:
+    def _finish(self, batch: Batch, place: int, built: Built | Outcome) -> None:
         """Race a candidate, and check its outputs if that is due."""
-        if isinstance(built, Failure):
-            batch.end(place, Outcome.failed(built))
+        if isinstance(built, Outcome):
+            batch.end(place, built)
             return
         handle, bar_s = self._handle(batch.specs[place], built), batch.bar_s(place)
         race = Race(bar_s, cold_weights=self.cold_weights)
@@ -197,7 +190,7 @@ class Measurer:
                 self.most_flops_s = measured.most_flops_s or self.most_flops_s
                 outcome = Outcome(measured.run_s)
             except (WorkerLostError, RequestFailedError) as fault:
-                outcome = Outcome.failed(Failure.of(fault, running=True))
+                outcome = Outcome.of(fault, running=True)
         if batch.checks is not None and outcome.run_s:
             wanted = batch.checks[place]
             ask = partial(handle.call, CHECK_LIMIT_S, handle.kind.check, built.number, wanted)
@@ -218,7 +211,7 @@ class Measurer:
         try:
             verdict = ask()
         except (WorkerLostError, RequestFailedError) as fault:
-            return Outcome.failed(Failure.of(fault, running=True))
+            return Outcome.of(fault, running=True)
         self._check_costs_s[wanted.key] = verdict.spent_s - verdict.reference_s
         return outcome if verdict.is_right else Outcome(None, WRONG_OUTPUT, verdict.fault)
 

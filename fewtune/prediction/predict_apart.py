@@ -22,8 +22,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info
-from fewtune.task.extract import Task, is_worth_searching, read_tasks
-from fewtune.task.twins import twins_of
+from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
 
 # A task takes a space and a schedule besides its points: counted as so many points.
 _POINTS_OF_A_SPACE = 2_000

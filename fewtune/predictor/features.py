@@ -28,7 +28,7 @@ from fewtune.schedule.space.design_space import (
     Point,
     Program,
 )
-from fewtune.schedule.space.tile_rules import LONGEST_WINDOW, RuledBlock
+from fewtune.schedule.space.prior import LONGEST_WINDOW, RuledBlock
 from fewtune.task.access import Walk, touched_elements
 from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
 
@@ -56,11 +56,7 @@ class DecisionFeatures:
     """
 
     def __init__(
-        self,
-        programs: Sequence[Program],
-        contraction: RuledBlock,
-        *,
-        is_cold: bool,
+        self, programs: Sequence[Program], contraction: RuledBlock, *, is_cold: bool
     ) -> None:
         block, vector = contraction.block, contraction.vector
         self._programs = programs
@@ -71,26 +67,16 @@ class DecisionFeatures:
         self._extents = block.extents
         self._reduced = [axis for axis, kind in enumerate(block.kinds) if kind != "S"]
         self._windows = [a for a in self._reduced if block.extents[a] <= LONGEST_WINDOW]
-        reads = [walk for walk in block.reads if walk is not None]
+        reads = block.known_reads
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
-        # Reads without plain arithmetic have no features.
         self.data_type = block.data_type
-        self._is_plain = None not in block.reads and block.data_type in _KNOWN
-        self._weights = [*reads, *along][-1] if reads else None
-        self._data = [*across, *reads][0] if reads else None
-        self._results = block.writes[0]
-        spatial = [
-            axis
-            for axis, kind in enumerate(block.kinds)
-            if kind == "S" and axis != vector and block.extents[axis] > 1
-        ]
-        stands = [self._weights is not None and self._weights[a].stride == 0 for a in spatial]
-        self._rows = [axis for axis, still in zip(spatial, stands, strict=True) if still]
-        self._groups = [axis for axis, still in zip(spatial, stands, strict=True) if not still]
-        self._parted = [
-            a for a, kind in enumerate(block.kinds) if kind == "S" and self._extents[a] > 1
-        ]
+        self._weights, self._data = [*reads, *along][-1], [*across, *reads][0]
+        self._results: list[Walk] = block.writes[0] or []
+        self._parted = block.long_axes
+        others = [axis for axis in self._parted if axis != vector]
+        self._rows = [axis for axis in others if self._weights[axis].stride == 0]
+        self._groups = [axis for axis in others if self._weights[axis].stride != 0]
         # The kernels around split the tiles of such products, elsewhere the outermost axis.
         outermost = self._parted[0] if self._parted else None
         self._parted_before = TILES if contraction.name == PRODUCTS else outermost
@@ -101,22 +87,18 @@ class DecisionFeatures:
         programs: Sequence[Program], contraction: RuledBlock | None, *, is_cold: bool
     ) -> DecisionFeatures | None:
         """The features of a task; None where its decisions give none."""
-        if contraction is None:
+        if contraction is None or not contraction.block.reads:
             return None
-        features = DecisionFeatures(programs, contraction, is_cold=is_cold)
-        return features if features.is_usable else None
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether tiles have the levels that features are computed from."""
-        for program in self._programs:
-            for choice in program.choices:
-                if choice.kind != TILE or choice.block != self._name:
-                    continue
-                levels = REDUCTION_LEVELS if choice.axis in self._reduced else SPATIAL_LEVELS
+        block = contraction.block
+        # Reads without plain arithmetic have no features.
+        if None in (*block.reads, block.writes[0]) or block.data_type not in _KNOWN:
+            return None
+        for choice in (choice for program in programs for choice in program.choices):
+            if choice.kind == TILE and choice.block == contraction.name:
+                levels = SPATIAL_LEVELS if block.kinds[choice.axis] == "S" else REDUCTION_LEVELS
                 if not isinstance(choice.default, tuple) or len(choice.default) != levels:
-                    return False
-        return self._is_plain and bool(self._weights and self._data and self._results)
+                    return None
+        return DecisionFeatures(programs, contraction, is_cold=is_cold)
 
     def of(self, points: Sequence[Point]) -> np.ndarray:
         """Features of points, (points, `NAMES`), float32."""
@@ -133,8 +115,6 @@ class DecisionFeatures:
         extents = [np.array([extent]) for extent in self._extents]
         sizes = [
             float(_log2(FLOAT32_BYTES * touched_elements(walk, extents))[0])
-            if walk is not None
-            else 0.0
             for walk in (self._weights, self._data, self._results)
         ]
         counts = [
@@ -207,9 +187,8 @@ class DecisionFeatures:
         """What the pieces of the loops read and write, in logarithms of bytes."""
 
         def touched(
-            walk: list[Walk] | None, spatial: tuple[int, ...], reduced: tuple[int, ...]
+            walk: list[Walk], spatial: tuple[int, ...], reduced: tuple[int, ...]
         ) -> np.ndarray:
-            assert walk is not None
             iterations = [
                 count([axis], *(reduced if axis in self._reduced else spatial))
                 for axis in range(len(self._extents))

@@ -23,8 +23,7 @@ from fewtune.errors import InputError
 from fewtune.predictor import LEARNT_FOLDER
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Predictor
-from fewtune.predictor.pretrained import TaskSamples
-from fewtune.predictor.training_samples import Sampled, read_samples, write_samples
+from fewtune.predictor.pretrained import TaskSamples, read_samples, write_samples
 from fewtune.runtime.kernel_store import cache_home, is_own
 
 # Trials of a task that say anything.
@@ -34,20 +33,20 @@ FEWEST = 3
 _MOST_FILES, _OF_A_TASK, _MOST = 16, 48, 1_500
 
 
-def keep(sampled: Sequence[Sampled], fingerprint: Fingerprint) -> None:
+def keep(sampled: Sequence[TaskSamples], fingerprint: Fingerprint) -> None:
     """Keep what a session measured, in place of an earlier one's of the same tasks.
 
     Parameters
     ----------
-    sampled : sequence of Sampled
+    sampled : sequence of TaskSamples
         Named by `name_of`.
     fingerprint : Fingerprint
     """
     folder = _folder(fingerprint)
-    kept = [_sample(each) for each in sampled if len(each.samples.times_s) >= FEWEST]
+    kept = [_sample(each) for each in sampled if len(each.times_s) >= FEWEST]
     if folder is None or not kept:
         return
-    tasks = "\n".join(sorted(each.shapes for each in kept))
+    tasks = "\n".join(sorted(each.name for each in kept))
     path = folder / f"{hashlib.sha256(tasks.encode()).hexdigest()[:16]}.npz"
     # A full disk costs what was learnt, not what was tuned.
     with suppress(OSError):
@@ -74,7 +73,7 @@ def teach(predictor: Predictor | None, fingerprint: Fingerprint, own: Iterable[s
     for path in _files(folder):
         # A file of another version, or a damaged one, teaches nothing.
         with suppress(InputError):
-            for name, (features, times_s) in read_samples(path)[0]:
+            for features, times_s, name in read_samples(path)[0]:
                 kind, _, workload = name.partition(" ")
                 if workload not in own and taught[kind] < _MOST:
                     # Times of two sessions of one task are not compared.
@@ -96,10 +95,9 @@ def ranks_taught(count: int) -> list[int]:
     return [*range(half), *(half + rank * (count - half) // half for rank in range(half))]
 
 
-def _sample(task: Sampled) -> Sampled:
-    features, times_s = task.samples
-    kept = np.argsort(times_s, kind="stable")[ranks_taught(len(times_s))]
-    return Sampled(task.shapes, TaskSamples(features[kept], times_s[kept]))
+def _sample(task: TaskSamples) -> TaskSamples:
+    kept = np.argsort(task.times_s, kind="stable")[ranks_taught(len(task.times_s))]
+    return TaskSamples(task.features[kept], task.times_s[kept], task.name)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -43,22 +43,13 @@ class Predefined:
     def __init__(self, traits: CpuTraits, second_bytes: int) -> None:
         self._traits = traits
         self._second_bytes = second_bytes
-        self.conditions: dict[str, Any] = {"device": "an analytic model", "target": {}}
+        self._lanes = traits.lanes("float32")
+        self.conditions = {"device": "an analytic model", "target": {}, "lanes": self._lanes}
 
     @staticmethod
     def of(target: tvm.target.Target) -> Predefined:
         """The model of a CPU target; the cache's size is this machine's."""
         return Predefined(CpuTraits.of(target), own_cache_bytes() or _SECOND_BYTES)
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a vector, float32."""
-        return self._traits.lanes("float32")
-
-    @property
-    def threads(self) -> int:
-        """How many cores share the loops."""
-        return self._traits.threads
 
     def expected(self, features: np.ndarray) -> np.ndarray:
         """Logarithms of speed relative to that of arithmetic alone, (points,): 0 is the peak."""
@@ -75,7 +66,7 @@ class Predefined:
             return 2.0 ** features[:, _PLACES[name]]
 
         outputs = size("rows") * size("groups") * size("width")
-        peak = size("reduction") * outputs / self.lanes / _PIPES
+        peak = size("reduction") * outputs / self._lanes / _PIPES
         # A vector that is not full, or has an odd length, takes as long as a full one.
         filled = np.minimum(1.0, size("piece")) * np.where(flag("is_odd_vector"), 0.5, 1.0)
         compute = peak * _PIPES / filled * self._cycles_of_one(features, flag, size)
@@ -93,9 +84,9 @@ class Predefined:
         apart += np.where(flag("is_ahead"), 2 * data, 0.0) / _SHARED
         apart += np.where(features[:, _PLACES["written"]] < 0, 2 * results, 0.0) / _SHARED
         apart += np.where(flag("parted_alike"), 0.0, data / 2) / _SHARED
-        rounds = np.ceil(parallel / self.threads) * self.threads / parallel
+        rounds = np.ceil(parallel / self._traits.threads) * self._traits.threads / parallel
         whole = np.maximum(compute, np.maximum(second, shared)) * rounds + apart
-        return whole / self.threads, peak / self.threads
+        return whole / self._traits.threads, peak / self._traits.threads
 
     def _cycles_of_one(self, features: np.ndarray, flag: Any, size: Any) -> np.ndarray:
         """Cycles of one multiply-add of a vector, (points,), its loads and stores included."""

@@ -1,25 +1,147 @@
-"""The pretrained predictor, corrected by a run's own measurements."""
+"""The pretrained predictor, corrected by a run's own measurements.
+
+The predictor was trained on other tasks, maybe on another machine. Its error for a candidate is
+estimated from its errors for measured candidates, weighted by the similarity of their decisions
+(kriging; Rasmussen and Williams 2006, chapter 2). The covariance is a sum of two kernels: one for
+errors that all tasks on this machine have in common, one for errors of a single task. A few trials
+correct little, so it needs no warm-up.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
-from fewtune.predictor.feature_names import NAMES
-from fewtune.predictor.gaussian_process import Residual
+from fewtune.predictor.feature_names import NAMES, OF_POINTS
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
+from fewtune.util.switches import is_on
+
+# Features of decisions. Those before them are constant in a task. Those of cores, behind them, are
+# constant in a run, or follow from others.
+_DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
+# Standard deviations of logarithms of speed: the predictor's error that all tasks have in common,
+# its further error for one task, and the error of measurements. They come from replaying full
+# tuning's trials of SqueezeNet and DenseNet 121 on a machine that the predictor does not know. Half
+# or twice as much makes little difference.
+_COMMON, _OWN, _NOISE = 0.1, 0.1, 0.07
+# Length scales of the two kernels. Each feature is scaled by its spread over a task's candidates,
+# but at least by this.
+_COMMON_LENGTH, _OWN_LENGTH = 6.0, 4.0
+_LEAST_SPREAD = 0.25
+# Standard deviation of a task's offset: its best possible time is not known.
+_OFFSET = 0.5
+# Larger errors come from failed measurements.
+_MOST_OFF = 1.0
+# A candidate at half the speed of the best counts about a third: the order of fast ones matters.
+_KEENNESS, _SLOWEST = 1.5, -3.0
+# It is fitted again when samples have grown by this part, to at most so many.
+_GROWTH, _MOST_SAMPLES = 0.05, 1024
+
+
+class Residual:
+    """Corrects the predictor's expectations by the measurements of one run.
+
+    Attributes
+    ----------
+    samples : int
+        Measured candidates that it has learnt from.
+    """
+
+    def __init__(self) -> None:
+        # By task: features of decisions, speed, and predicted speed.
+        self._groups: dict[Hashable, list[tuple[np.ndarray, float, float]]] = {}
+        self.samples = self._fitted_samples = 0
+        self._rows = np.empty((0, len(NAMES[_DECISIONS])))
+        self._spreads = np.ones(len(NAMES[_DECISIONS]))
+        self._tasks: np.ndarray = np.empty(0, dtype=int)
+        self._weights = np.empty(0)
+
+    def learn(
+        self, task: Hashable, features: np.ndarray, times_s: np.ndarray, expected: np.ndarray
+    ) -> None:
+        """Take in measured candidates of a task.
+
+        Parameters
+        ----------
+        task : hashable
+            Identifies the task: only times of one task are compared.
+        features : ndarray, (candidates, `NAMES`)
+        times_s : ndarray, (candidates,)
+            Seconds; a candidate that failed says nothing of speed.
+        expected : ndarray, (candidates,)
+            Their predicted speeds, as logarithms.
+        """
+        for row, time_s, speed in zip(features, times_s, expected, strict=True):
+            if np.isfinite(time_s):
+                sample = np.asarray(row[_DECISIONS], dtype=float), -np.log(time_s), speed
+                self._groups.setdefault(task, []).append(sample)
+                self.samples += 1
+
+    def correction(self, task: Hashable, features: np.ndarray) -> np.ndarray:
+        """What to add to the expected logarithms of a task's candidates' speeds, (candidates,)."""
+        if self.samples > (1 + _GROWTH) * self._fitted_samples:
+            self._fit()
+        if not len(self._rows) or not is_on("correction"):
+            return np.zeros(len(features))
+        own = self._tasks == [*self._groups, task].index(task)
+        apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)
+        found = _alike(apart, _COMMON, _COMMON_LENGTH) @ self._weights
+        found += _alike(apart[:, own], _OWN, _OWN_LENGTH) @ self._weights[own]
+        # Values that differ only by rounding are ties.
+        return np.round(found, 6)
+
+    def _fit(self) -> None:
+        self._fitted_samples = self.samples
+        # The fastest samples matter most; more of them than this are not worth the fitting time.
+        most = self.samples if self.samples <= _MOST_SAMPLES else 0
+        most = most or max(1, _MOST_SAMPLES // len(self._groups))
+        rows, tasks, left, noise = [], [], [], []
+        squares, freedom = np.zeros(len(self._spreads)), 0
+        for number, group in enumerate(self._groups.values()):
+            features, measured, expected = map(np.array, zip(*group, strict=True))
+            # The fastest, in the order in which they came.
+            kept = np.sort(np.argsort(-measured, kind="stable")[:most])
+            speeds = measured[kept]
+            counts = np.exp(_KEENNESS * np.maximum(speeds - speeds.max(), _SLOWEST))
+            off = speeds - expected[kept]
+            left.append(np.clip(off - np.average(off, weights=counts), -_MOST_OFF, _MOST_OFF))
+            noise.append(_NOISE**2 / counts)
+            rows.append(features[kept])
+            squares += ((rows[-1] - rows[-1].mean(axis=0)) ** 2).sum(axis=0)
+            freedom += len(kept) - 1
+            tasks.append(np.full(len(kept), number))
+        self._spreads = np.maximum(np.sqrt(squares / max(1, freedom)), _LEAST_SPREAD)
+        self._rows, self._tasks = np.concatenate(rows) / self._spreads, np.concatenate(tasks)
+        apart = _apart(self._rows, self._rows)
+        own = self._tasks[:, None] == self._tasks[None, :]
+        covariance = _alike(apart, _COMMON, _COMMON_LENGTH)
+        covariance += own * (_alike(apart, _OWN, _OWN_LENGTH) + _OFFSET**2)
+        covariance[np.diag_indices(len(covariance))] += np.concatenate(noise)
+        self._weights = np.linalg.solve(covariance, np.concatenate(left))
+
+
+def _apart(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Squares of distances, (some, others)."""
+    squares = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
+    return np.maximum(squares - 2 * some @ others.T, 0.0)
+
+
+def _alike(apart: np.ndarray, size: float, length: float) -> np.ndarray:
+    """Covariance by squares of distances (squared exponential)."""
+    return size**2 * np.exp(-apart / (2 * length**2))
+
 
 # The weight of the nearest machine's predictor.
-_OWN = 0.5
+_NEAREST = 0.5
 # Penalties, in logarithms of speed. Among all trials of five networks on a Zen 5 (106 tasks), the
 # first choice took 1.30 times the best with its own predictor alone, 1.12 with a weight of one
 # half, 1.09 with these penalties as well. With few trials, none of them far off, both cost
@@ -41,33 +163,20 @@ class Consensus:
     """
 
     def __init__(self, own: Pretrained, others: Sequence[Pretrained]) -> None:
+        self.conditions = own.conditions
         self._own = own
         self._others = list(others)
-
-    @property
-    def conditions(self) -> dict[str, Any]:
-        """The conditions of the nearest machine's predictor."""
-        return self._own.conditions
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a vector, float32."""
-        return self._own.lanes
-
-    @property
-    def threads(self) -> int:
-        """How many cores share the loops."""
-        return self._own.threads
 
     def expected(self, features: np.ndarray) -> np.ndarray:
         """Logarithms of speed relative to the task's best, (points,), less the penalties."""
         speeds = self._own.expected(features)
         if self._others:
             others = np.mean([each.expected(features) for each in self._others], axis=0)
-            speeds = _OWN * speeds + (1 - _OWN) * others
+            speeds = _NEAREST * speeds + (1 - _NEAREST) * others
         return speeds - sum(risk * features[:, place] for place, risk in _RISKY)
 
 
+Rating: TypeAlias = Pretrained | Consensus | Predefined
 # The data type of products of floats.
 FLOATS = "float32"
 # The CPU feature that the library's predictors need; AVX-512 includes it.
@@ -90,7 +199,7 @@ class Predictor:
     pretrained : Pretrained, Consensus or Predefined
     """
 
-    def __init__(self, pretrained: Pretrained | Consensus | Predefined) -> None:
+    def __init__(self, pretrained: Rating) -> None:
         self.pretrained = pretrained
         # Products of bytes err in other ways than those of floats.
         self._residuals: defaultdict[str, Residual] = defaultdict(Residual)
@@ -126,19 +235,7 @@ class Predictor:
 
 
 def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
-    """The predictor of a run; None if there is none for the target.
-
-    Raises
-    ------
-    InputError
-        As `pretrained_for`.
-    """
-    pretrained = pretrained_for(choice, target)
-    return None if pretrained is None else Predictor(pretrained)
-
-
-def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Predefined | None:
-    """The pretrained model, which a run corrects.
+    """The predictor of a run.
 
     Parameters
     ----------
@@ -151,7 +248,7 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
 
     Returns
     -------
-    pretrained : Pretrained, Predefined or None
+    predictor : Predictor or None
         None if there is none for the target.
 
     Raises
@@ -162,18 +259,18 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
     if choice == NEVER or "cpu" not in list(target.keys):
         return None
     if choice == PREDEFINED:
-        return Predefined.of(target)
+        return Predictor(Predefined.of(target))
     lanes = CpuTraits.of(target).lanes("float32")
     if choice == AUTO:
         fitting = _fitting(target)
-        return Pretrained.read(fitting[0]) if fitting else None
+        return Predictor(Pretrained.read(fitting[0])) if fitting else None
     pretrained = Pretrained.read(Path(choice))
     # A predictor for another number of threads is the user's choice.
-    if lanes == pretrained.lanes:
-        return pretrained
+    if lanes == pretrained.conditions["lanes"]:
+        return Predictor(pretrained)
     raise InputError(
-        f"the pretrained predictor {choice} is for vectors of {pretrained.lanes} elements, and the "
-        f"target's have {lanes}: name another one, auto or never"
+        f"the pretrained predictor {choice} is for vectors of {pretrained.conditions['lanes']} "
+        f"elements, and the target's have {lanes}: name another one, auto or never"
     )
 
 
@@ -183,7 +280,7 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     Raises
     ------
     InputError
-        As `pretrained_for`.
+        As `predictor_for`.
     """
     fitting = _fitting(target) if choice == AUTO and "cpu" in list(target.keys) else []
     if not fitting:
@@ -214,14 +311,12 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
     return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, conditions[p])))
 
 
-def is_trained_on(
-    pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target
-) -> bool:
+def is_trained_on(pretrained: Rating, target: tvm.target.Target) -> bool:
     """Whether a predictor was trained on this CPU, by LLVM's name."""
     return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
 
 
-def extrapolated(pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target) -> str:
+def extrapolated(pretrained: Rating, target: tvm.target.Target) -> str:
     """A warning if a predictor was not trained on the target's number of threads; else empty."""
     known = pretrained.conditions
     threads = CpuTraits.of(target).threads

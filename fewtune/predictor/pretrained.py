@@ -5,11 +5,15 @@ machine once, from sampled tasks, not again for each network. Here boosted trees
 alone (`fewtune.predictor.features`), and a run's measurements correct them
 (`fewtune.predictor.predictor`). One file is xgboost's own, another holds the conditions as JSON;
 nothing in either is executed.
+
+The samples that it was trained on can be kept in a third file (`write_samples`), of numpy's plain
+arrays, to train again without tuning again: with other trees, or more tasks.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -20,7 +24,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import digest, files_of, shipped
-from fewtune.predictor.feature_names import NAMES, taught
+from fewtune.predictor.feature_names import NAMES, OF_POINTS, taught, with_cores
 from fewtune.process.apart import Job, at, run_apart
 from fewtune.util.files import canonical_json, write_bytes, write_text
 
@@ -72,10 +76,13 @@ class TaskSamples(NamedTuple):
     features : ndarray, (trials, `NAMES`)
     times_s : ndarray, (trials,)
         Seconds, infinite where a trial failed; tuning logs hold no such trials.
+    name : str
+        What it computes, without what is fused to it: tasks of equal names are one task.
     """
 
     features: np.ndarray
     times_s: np.ndarray
+    name: str = ""
 
 
 class Pretrained:
@@ -95,16 +102,6 @@ class Pretrained:
         self.conditions = conditions
         names = conditions.get("features", NAMES)
         self._places = [NAMES.index(name) for name in names]
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a vector of the machine that it was trained on."""
-        return int(self.conditions["lanes"])
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that it was trained on."""
-        return int(self.conditions["threads"])
 
     def expected(self, features: np.ndarray) -> np.ndarray:
         """Logarithms of speed relative to the task's best, (points,): 0 is the best there is."""
@@ -243,3 +240,77 @@ def log_speeds(times_s: np.ndarray) -> np.ndarray:
     if not np.isfinite(best):
         return np.full(len(times_s), np.log(_SLOWEST))
     return np.log(np.maximum(best / times_s, _SLOWEST))
+
+
+# Conditions that samples of two files must share to be used together.
+_ALIKE = ("device", "lanes", "tvm")
+
+
+def write_samples(path: Path, sampled: Sequence[TaskSamples], conditions: dict[str, Any]) -> None:
+    """Write samples, whole or not at all; equal samples make equal files.
+
+    Parameters
+    ----------
+    path : Path
+    sampled : sequence of TaskSamples
+    conditions : dict
+        The conditions of the measurements, as `Pretrained.train` takes them.
+    """
+    counts = [len(each.times_s) for each in sampled]
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        conditions=np.array(json.dumps({**conditions, "features": list(NAMES)}, sort_keys=True)),
+        shapes=np.array([each.name for each in sampled]),
+        counts=np.array(counts),
+        features=np.concatenate([each.features for each in sampled]).astype("float32"),
+        times_s=np.concatenate([each.times_s for each in sampled]).astype("float64"),
+    )
+    write_bytes(path, content.getvalue())
+
+
+def read_samples(path: Path) -> tuple[list[TaskSamples], dict[str, Any]]:
+    """Read what `write_samples` wrote: samples and their conditions.
+
+    Raises
+    ------
+    InputError
+        If it is missing, damaged, or has other features than these.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            conditions = json.loads(str(stored["conditions"]))
+            shapes, counts = stored["shapes"].tolist(), stored["counts"].tolist()
+            features, times_s = stored["features"], stored["times_s"]
+        known = conditions.get("features")
+    except Exception as fault:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
+        raise InputError(f"cannot read the samples {path}: {fault}") from None
+    if known not in (list(NAMES), list(OF_POINTS)):
+        raise InputError(f"the samples {path} are of other features: practise again")
+    if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
+        raise InputError(f"the samples {path} are damaged")
+    if known == list(OF_POINTS):
+        # Files from before the feature of threads hold samples of one number of threads.
+        features = with_cores(features, conditions["threads"])
+    ends = np.cumsum(counts)[:-1]
+    of_tasks = np.split(features, ends), np.split(times_s, ends), shapes
+    return [TaskSamples(*each) for each in zip(*of_tasks, strict=True)], conditions
+
+
+def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse samples that cannot be used together with others.
+
+    Raises
+    ------
+    InputError
+        If the machine or TVM's version differ. Numbers of threads may.
+    """
+    compared = {key: (conditions.get(key), wanted.get(key)) for key in _ALIKE}
+    # The target counts without its number of threads.
+    targets = ({**each.get("target", {}), "num-cores": None} for each in (conditions, wanted))
+    for key, (found, other) in {**compared, "target": tuple(targets)}.items():
+        if found != other:
+            raise InputError(
+                f"the samples {path} have {key} {found}, the others {other}: train one predictor "
+                "of each"
+            )

@@ -43,14 +43,6 @@ class World(Protocol):
         """Take one action for each walker; return the new scores, (walkers,)."""
 
 
-class _Step(NamedTuple):
-    states: np.ndarray
-    possible: np.ndarray
-    actions: np.ndarray
-    chances: np.ndarray
-    rewards: np.ndarray
-
-
 class Agent:
     """A policy and values, both linear in the states.
 
@@ -80,7 +72,7 @@ class Agent:
             Of the walkers' positions.
         steps : int
         """
-        taken: list[_Step] = []
+        walked = []
         for _ in range(steps):
             states, possible = world.observe()
             chances = self.chances(states, possible)
@@ -89,17 +81,21 @@ class Agent:
             )
             reached = world.step(actions)
             rows = np.arange(len(actions))
-            taken.append(_Step(states, possible, actions, chances[rows, actions], reached - scores))
+            walked.append((states, possible, actions, chances[rows, actions], reached - scores))
             scores = reached
-        self._learn(taken, world.observe()[0])
+        self._learn([np.stack(each) for each in zip(*walked, strict=True)], world.observe()[0])
         return scores
 
-    def _learn(self, taken: list[_Step], last: np.ndarray) -> None:
-        advantages, returns = self._advantages(taken, last)
-        states, possible, actions, before = (
-            np.concatenate([getattr(step, name) for step in taken])
-            for name in ("states", "possible", "actions", "chances")
-        )
+    def _learn(self, walked: list[np.ndarray], last: np.ndarray) -> None:
+        """Learn from states, possible and taken actions, their chances and rewards, by step."""
+        values = np.stack([*walked[0], last]) @ self._values
+        # Generalised advantage estimates, and the returns that values are fitted to.
+        advantages, ahead = np.empty_like(values[:-1]), np.zeros(len(last))
+        for step in reversed(range(len(advantages))):
+            surprise = walked[-1][step] + _DISCOUNT * values[step + 1] - values[step]
+            advantages[step] = ahead = surprise + _DISCOUNT * _TRACE * ahead
+        returns, advantages = (advantages + values[:-1]).ravel(), advantages.ravel()
+        states, possible, actions, before = (np.concatenate(each) for each in walked[:-1])
         spread = advantages.std()
         advantages = (advantages - advantages.mean()) / (spread if spread > 0 else 1.0)
         rows = np.arange(len(actions))
@@ -116,18 +112,6 @@ class Agent:
             gradient += _ENTROPY * chances * (logs + entropy) / len(rows)
             self._policy -= _RATE * states.T @ gradient
         self._values = np.linalg.lstsq(states, returns, rcond=None)[0]
-
-    def _advantages(self, taken: list[_Step], last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Generalised advantage estimates, and the returns that values are fitted to."""
-        values = [states @ self._values for states in (*(step.states for step in taken), last)]
-        found: list[np.ndarray] = []
-        ahead = np.zeros(len(last))
-        for place in reversed(range(len(taken))):
-            surprise = taken[place].rewards + _DISCOUNT * values[place + 1] - values[place]
-            ahead = surprise + _DISCOUNT * _TRACE * ahead
-            found.append(ahead)
-        advantages = np.concatenate(found[::-1])
-        return advantages, advantages + np.concatenate(values[:-1])
 
 
 _WALKERS, _STEPS = 16, 6

@@ -12,14 +12,15 @@ The label of a candidate is the logarithm of its speed relative to the best of i
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from scipy.spatial.distance import cdist
 
-from fewtune.runtime.tvm import ms, tvm
+from fewtune.runtime.tvm import tvm
+from fewtune.search.cost_model import LearntModel
+from fewtune.task.analysis import constant_extent
 
 # How often features are averaged over neighbors.
 _LAYERS = 2
@@ -75,7 +76,7 @@ class _Walk:
             for region in [*statement.reads, *statement.writes]:
                 self.edges.append((parent, self._buffer(region.source)))
         elif kind == "For":
-            extent = math.log2(max(1, _constant(statement.extent)))
+            extent = math.log2(max(1, constant_extent(statement.extent)))
             if extent > 0:
                 parent = self._node(_LOOP, outer, depth, unroll, parent)
                 self.nodes[parent][4 + min(int(statement.kind), _LOOP_KINDS - 1)] = 1.0
@@ -88,7 +89,7 @@ class _Walk:
         name = str(buffer.name)
         if name not in self._buffers:
             self._buffers[name] = self._node(_BUFFER, 0.0, 0, 0.0, -1)
-            elements = math.prod(max(1, _constant(extent)) for extent in buffer.shape)
+            elements = math.prod(max(1, constant_extent(extent)) for extent in buffer.shape)
             self.nodes[-1][_BYTES] = math.log2(elements)
         return self._buffers[name]
 
@@ -102,12 +103,6 @@ class _Walk:
         return len(self.nodes) - 1
 
 
-def _constant(expression: Any) -> int:
-    """An extent as an integer; 1 where it is none."""
-    value = getattr(expression, "value", expression)
-    return int(value) if isinstance(value, int) else 1
-
-
 def _readout(nodes: np.ndarray, joined: np.ndarray) -> np.ndarray:
     """A graph as one row: each layer's features, their mean over the nodes of each kind."""
     kinds = nodes[:, : _STORE + 1]
@@ -119,9 +114,8 @@ def _readout(nodes: np.ndarray, joined: np.ndarray) -> np.ndarray:
     return np.concatenate([(pool @ layer).ravel() for layer in layers])
 
 
-_WARM_UP = 16
-# It is fitted again when samples have grown by this part, on at most so many of each task.
-_GROWTH, _MOST = 0.2, 512
+# It is fitted on at most so many samples of each task.
+_MOST = 512
 # Speeds below this part of the best count as this part.
 _SLOWEST = 0.1
 # The order of fast ones matters most: one at half the best speed gets seven tenths of the weight.
@@ -130,47 +124,24 @@ _KEENNESS = 0.5
 _NOISE, _LENGTH, _LEAST_SPREAD = 0.1, 2.0, 1e-6
 
 
-class GraphModel:
+class GraphModel(LearntModel):
     """Rates candidates by their programs' graphs; one for all tasks of a run."""
-
-    def __init__(self) -> None:
-        self._extractor = ms.feature_extractor.PerStoreFeature()
-        self._groups: dict[Hashable, tuple[list[np.ndarray], list[float]]] = {}
-        self._samples = self._fitted = 0
-
-    @property
-    def trained(self) -> bool:
-        """Whether scores mean anything."""
-        return self._samples >= _WARM_UP
 
     def features(self, context: Any, candidates: Sequence[Any]) -> list[np.ndarray]:
         """Candidates' graphs, a row each."""
-        stores = self._extractor.extract_from(context, candidates)
+        stores = self.extractor.extract_from(context, candidates)
         return [
             _readout(*program_graph(candidate.sch.mod, rows.numpy()))
             for candidate, rows in zip(candidates, stores, strict=True)
         ]
 
-    def learn(
-        self, module: tvm.IRModule, features: Sequence[np.ndarray], times_s: Sequence[float]
-    ) -> None:
-        """Take in measured candidates of one task; seconds are infinite for one that failed."""
-        known = self._groups.setdefault(tvm_ffi.structural_hash(module), ([], []))
-        known[0].extend(features)
-        known[1].extend(times_s)
-        self._samples += len(features)
-
-    def score(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Scores of candidates, (candidates,), higher is faster; only of a trained model."""
-        if self._samples >= (1 + _GROWTH) * self._fitted:
-            self._fit()
+    def rated(self, features: Sequence[np.ndarray]) -> np.ndarray:
         rows = np.stack(features)
         return self._alike((rows - rows.mean(axis=0)) / self._scale) @ self._weights
 
-    def _fit(self) -> None:
-        self._fitted = self._samples
+    def fit(self) -> None:
         rows, targets = [], []
-        for features, times_s in self._groups.values():
+        for features, times_s in self.groups.values():
             kept, kept_s = np.stack(features[-_MOST:]), np.array(times_s[-_MOST:])
             best_s = min(times_s)
             speeds = np.log(np.maximum(best_s / kept_s if best_s < np.inf else 0.0, _SLOWEST))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm_ffi
-
 from fewtune.runtime.tvm import tvm
-from fewtune.task.access import NotAffineError, Walk, evaluate, shape_of, walks
+from fewtune.task.access import NotAffineError, Walk, evaluate, nodes_of, shape_of, walks
 from fewtune.task.weight_layout import free_places
 
 ScheduleError = tvm.s_tir.ScheduleError
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
-IF_THEN_ELSE = "if_then_else"
+_IF_THEN_ELSE = "if_then_else"
 # Calls that compile to an instruction or two.
 _INSTRUCTIONS = (
     *("tirx.bitwise_", "tirx.shift_", "tirx.reinterpret", "tirx.nearbyint"),
@@ -49,6 +48,17 @@ class Block:
     writes: list[list[Walk] | None]
     data_type: str
     weights_bytes: list[int]
+
+    @property
+    def long_axes(self) -> list[int]:
+        """The spatial axes of more than one iteration."""
+        kinds = zip(self.kinds, self.extents, strict=True)
+        return [axis for axis, (kind, extent) in enumerate(kinds) if kind == "S" and extent > 1]
+
+    @property
+    def known_reads(self) -> list[list[Walk]]:
+        """The reads with affine indices."""
+        return [walk for walk in self.reads if walk is not None]
 
     @property
     def is_reduction(self) -> bool:
@@ -110,6 +120,22 @@ def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
     return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
+def nests(statement: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The blocks of a statement, and the loops around each, outermost first.
+
+    None stands between loops that are not directly nested.
+    """
+    kind = type(statement).__name__
+    if kind == "For":
+        yield from nests(statement.body, (*around, statement))
+    elif kind == "SeqStmt":
+        for each in statement.seq:
+            yield from nests(each, (*around, None))
+    elif kind == "SBlockRealize":
+        yield statement, around
+        yield from nests(statement.block.body, (*around, None))
+
+
 def shares_inner_loop(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
     """Whether the innermost loop of a block contains another block.
 
@@ -127,13 +153,13 @@ def inline_injective(sch: tvm.s_tir.Schedule) -> None:
     calls a function, such as an exponential, is inlined only if it has one consumer.
     """
     for handle in blocks_of(sch):
-        block = sch.get(handle)
-        if any(_KINDS.get(axis.iter_type) != "S" for axis in block.iter_vars):
+        if reduces(sch, handle):
             continue
+        block = sch.get(handle)
         consumers = list(sch.get_consumers(handle))
         if not consumers:
             continue
-        if any(_reduces(sch, consumer) for consumer in consumers):
+        if any(reduces(sch, consumer) for consumer in consumers):
             if not _is_copy(block):
                 continue
         elif len(consumers) > 1 and _calls(block):
@@ -151,18 +177,22 @@ def condition_axes(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
     """
     block = sch.get(handle)
     positions = {axis.var: position for position, axis in enumerate(block.iter_vars)}
-    found: set[int] = set()
+    variables = (
+        variable
+        for condition in conditions_of(block)
+        for variable in nodes_of(condition, tvm.ir.Var)
+    )
+    return {positions[variable] for variable in variables if variable in positions}
 
-    def visit_variable(node: Any) -> None:
-        if node in positions:
-            found.add(positions[node])
 
-    def visit_call(node: Any) -> None:
-        if getattr(node.op, "name", "").endswith(IF_THEN_ELSE):
-            tvm_ffi.structural_walk(node.args[0], [(tvm.ir.Var, visit_variable)], order="post")
+def conditions_of(block: Any) -> list[Any]:
+    """The conditions that decide which values a block uses."""
+    calls = nodes_of(block.body, tvm.ir.Call)
+    return [call.args[0] for call in calls if _name(call).endswith(_IF_THEN_ELSE)]
 
-    tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit_call)], order="post")
-    return found
+
+def _name(call: Any) -> str:
+    return str(getattr(call.op, "name", ""))
 
 
 def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
@@ -181,7 +211,8 @@ def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
     return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
 
 
-def _reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+def reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+    """Whether a block has an axis that is not spatial."""
     return any(_KINDS.get(axis.iter_type) != "S" for axis in sch.get(handle).iter_vars)
 
 
@@ -193,13 +224,7 @@ def _is_copy(block: Any) -> bool:
 
 def _calls(block: Any) -> bool:
     """Whether a block calls a function that takes more than an instruction or two."""
-    found = False
-
-    def visit(node: Any) -> None:
-        nonlocal found
-        name = getattr(getattr(node, "op", None), "name", "")
-        if not name.endswith(IF_THEN_ELSE) and not name.startswith(_INSTRUCTIONS):
-            found = True
-
-    tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit)], order="post")
-    return found
+    names = map(_name, nodes_of(block.body, tvm.ir.Call))
+    return any(
+        not name.endswith(_IF_THEN_ELSE) and not name.startswith(_INSTRUCTIONS) for name in names
+    )

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import tvm_ffi
 
 from fewtune.runtime.tvm import has_feature, tvm
+from fewtune.schedule.blocks import nests
 from fewtune.task.access import NotAffineError, evaluate, shape_of
 from fewtune.task.weight_layout import free_places
 from fewtune.util.switches import is_on
@@ -106,21 +107,15 @@ def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """
     if not has_feature(target, _X86) or not is_on("prefetching"):
         return module
-    found = {}
+    functions = dict(module.functions_items())
     for variable, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc) and free_places(function):
-            found[variable] = _prefetched(function)
-    changed = {variable: each for variable, each in found.items() if each is not None}
-    if not changed:
-        return module
-    result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
-    for variable, function in changed.items():
-        result.update_func(variable, function)
-    return result
+            functions[variable] = _prefetched(function)
+    return tvm.IRModule(functions, attrs=module.attrs)
 
 
-def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
-    """The function with its prefetches; None if nothing can be gained, or nothing is known."""
+def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
+    """The function with its prefetches; as it is if nothing can be gained, or nothing is known."""
     for use in _uses(function):
         try:
             plan = _plan(use)
@@ -130,7 +125,7 @@ def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
         except NotAffineError:
             continue
         return function.with_body(_with_requests(function.body, use.loops, plan, requests))
-    return None
+    return function
 
 
 def _with_requests(body: Any, loops: list[Any], plan: _Plan, requests: list[Any]) -> Any:
@@ -155,8 +150,8 @@ def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
     """The blocks of a function that sum up products with weights."""
     places = free_places(function)
     free = [function.params[place] for place in places if place < len(function.params)]
-    for realize, loops in _blocks(function.body, []):
-        block = realize.block
+    for realize, around in nests(function.body):
+        block, loops = realize.block, [loop for loop in around if loop is not None]
         if not any(axis.iter_type == _REDUCTION for axis in block.iter_vars):
             continue
         points = math.prod(int(axis.dom.extent) for axis in block.iter_vars)
@@ -166,19 +161,6 @@ def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
                 continue
             if points <= _MOST_PRODUCTS * math.prod(shape_of(weights)):
                 yield _Use(weights, [axis.min for axis in region.region], realize, loops)
-
-
-def _blocks(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Every block with the loops around it, outermost first."""
-    kind = type(statement).__name__
-    if kind == "For":
-        yield from _blocks(statement.body, [*loops, statement])
-    elif kind == "SeqStmt":
-        for each in statement.seq:
-            yield from _blocks(each, loops)
-    elif kind == "SBlockRealize":
-        yield statement, loops
-        yield from _blocks(statement.block.body, loops)
 
 
 def _plan(use: _Use) -> _Plan | None:

@@ -222,7 +222,4 @@ def contiguous_axis(block: Block) -> int | None:
     write = block.writes[0]
     if write is None:
         return None
-    for axis in reversed(range(len(block.kinds))):
-        if block.kinds[axis] == "S" and block.extents[axis] > 1 and write[axis].stride == 1:
-            return axis
-    return None
+    return next((axis for axis in reversed(block.long_axes) if write[axis].stride == 1), None)

@@ -10,7 +10,7 @@ budgets of selective tuning.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -36,15 +36,65 @@ class CostModel(Protocol):
     def learn(self, module: tvm.IRModule, features: Any, times_s: Any, /) -> None:
         """Take in measured candidates of a task; a failed one took infinitely long."""
 
-    def learn_groups(self, groups: Any, /) -> None:
-        """Take in measured candidates of several tasks, in one training."""
-
     def score(self, features: Any, /) -> np.ndarray:
         """Higher is faster, (candidates,)."""
 
 
-# Samples from which on it rates, and the part by which they have grown when it is trained again.
+# Samples from which on a model rates; the part by which they have grown when it is fitted again.
 _WARM_UP, _GROWTH = 16, 0.2
+
+
+class LearntModel:
+    """Learns from measured candidates, those of a task in a group; fitted when it is first used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extractor = ms.feature_extractor.PerStoreFeature()
+        self.groups: dict[Hashable, tuple[list[np.ndarray], list[float]]] = {}
+        self.samples = self._fitted = 0
+
+    @property
+    def trained(self) -> bool:
+        """Whether scores mean anything."""
+        return self.samples >= _WARM_UP
+
+    def learn(
+        self, module: tvm.IRModule, features: Sequence[np.ndarray], times_s: Sequence[float]
+    ) -> None:
+        """Take in measured candidates of one task.
+
+        Parameters
+        ----------
+        module : IRModule
+            The task's workload; labels are relative to its best time.
+        features : sequence of ndarray
+        times_s : sequence of float
+            Seconds, infinite for a candidate that failed.
+        """
+        for rows, time_s in zip(features, times_s, strict=True):
+            if len(rows):
+                # A group is made only if it has samples: labels need a best time.
+                known = self.groups.setdefault(tvm_ffi.structural_hash(module), ([], []))
+                known[0].append(rows)
+                known[1].append(time_s)
+                self.samples += 1
+
+    def score(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """Scores of candidates by their features, (candidates,); only of a trained model."""
+        if self.samples - self._fitted >= _GROWTH * self._fitted:
+            self._fitted = self.samples
+            self.fit()
+        return self.rated(features)
+
+    def fit(self) -> None:
+        """Learn from all groups."""
+        raise NotImplementedError
+
+    def rated(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """Scores by the last fit."""
+        raise NotImplementedError
+
+
 _ROUNDS, _BINS, THREADS, _SEED = 40, 64, 1, 43
 _PARAMETERS = {
     "max_depth": 6,
@@ -90,68 +140,17 @@ def _trained(features: Sequence[np.ndarray], labels: np.ndarray) -> xgboost.Boos
 
 
 @tvm.ir.utils.derived_object
-class BoostedTrees(ms.cost_model.PyCostModel):
+class BoostedTrees(ms.cost_model.PyCostModel, LearntModel):
     """The cost model as MetaSchedule's search calls it; one for all tasks of a run."""
+
+    _booster: xgboost.Booster
 
     def __init__(self) -> None:
         super().__init__()
-        self.extractor = ms.feature_extractor.PerStoreFeature()
-        self._groups: dict[Hashable, tuple[list[np.ndarray], list[float]]] = {}
-        self.samples = self._trained_samples = 0
-        self._is_due = False
-        self._booster: xgboost.Booster | None = None
         self._random = np.random.default_rng(_SEED)
-
-    def load(self, path: str) -> None:
-        raise NotImplementedError("the model is trained from the tuning log, never loaded")
-
-    def save(self, path: str) -> None:
-        raise NotImplementedError("the model is trained from the tuning log, never saved")
 
     def update(self, context: Any, candidates: Any, results: Any) -> None:
         """Does nothing: the tuning loop calls `learn`."""
-
-    def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:
-        """Take in measured candidates of one task; trees are trained anew when they have grown.
-
-        Parameters
-        ----------
-        module : IRModule
-            The task's workload; labels are relative to its best time.
-        features : list of ndarray, each (stores, 164)
-        times_s : list of float
-            Seconds, infinite for a candidate that failed.
-        """
-        self.learn_groups({tvm_ffi.structural_hash(module): (features, times_s)})
-
-    def learn_groups(
-        self, groups: Mapping[Hashable, tuple[Sequence[np.ndarray], Sequence[float]]]
-    ) -> None:
-        """Take in measured candidates of several tasks; trees are trained at most once for them.
-
-        Parameters
-        ----------
-        groups : mapping
-            Features and seconds as for `learn`, by a key of the task. Labels are relative to the
-            best time of a group, so a group holds the times of one session.
-        """
-        for key, (features, times_s) in groups.items():
-            for rows, time_s in zip(features, times_s, strict=True):
-                if len(rows):
-                    # A group is made only if it has samples: labels need a best time.
-                    known = self._groups.setdefault(key, ([], []))
-                    known[0].append(rows)
-                    known[1].append(time_s)
-                    self.samples += 1
-        if self.samples - self._trained_samples < _GROWTH * self._trained_samples:
-            return
-        self._trained_samples = self.samples
-        self._is_due = self.samples >= _WARM_UP
-
-    @property
-    def trained(self) -> bool:
-        """Whether scores mean anything."""
-        return self._is_due or self._booster is not None
 
     def predict(self, context: Any, candidates: Any) -> np.ndarray:
         """Scores, (candidates,), for TVM's own search; random until the model is trained."""
@@ -159,15 +158,12 @@ class BoostedTrees(ms.cost_model.PyCostModel):
             return self._random.uniform(size=len(candidates))
         return self.score(self.features(context, candidates))
 
-    def score(self, features: list[np.ndarray]) -> np.ndarray:
-        """Scores of candidates by their features; only of a trained model."""
-        if self._is_due:
-            # Trained when it is first used, which may never come.
-            self._is_due, self._trained_samples = False, self.samples
-            everything = [rows for known, _ in self._groups.values() for rows in known]
-            labels = np.concatenate([_labels(times_s) for _, times_s in self._groups.values()])
-            self._booster = _trained(everything, labels)
-        assert self._booster is not None
+    def fit(self) -> None:
+        everything = [rows for known, _ in self.groups.values() for rows in known]
+        labels = np.concatenate([_labels(times_s) for _, times_s in self.groups.values()])
+        self._booster = _trained(everything, labels)
+
+    def rated(self, features: Sequence[np.ndarray]) -> np.ndarray:
         empty = np.zeros((1, 164), dtype="float32")
         rows, owners = _pack([rows if len(rows) else empty for rows in features])
         scores = self._booster.inplace_predict(rows, predict_type="margin")

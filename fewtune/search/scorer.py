@@ -15,7 +15,6 @@ from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.learnt import name_of
 from fewtune.predictor.predictor import Predictor
 from fewtune.predictor.pretrained import TaskSamples
-from fewtune.predictor.training_samples import Sampled
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior, TileKey
@@ -117,7 +116,7 @@ class Guide:
         features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
         if contraction is None or features is None:
             return None
-        is_known = contraction.lanes == predictor.pretrained.lanes
+        is_known = contraction.lanes == predictor.pretrained.conditions["lanes"]
         return Guide(space, prior, features, predictor) if is_known else None
 
     def expected(self, points: list[Point]) -> np.ndarray:
@@ -141,11 +140,11 @@ class Guide:
             rows, kind = self._features.of(points), self._features.data_type
             self._predictor.learn(self._task, rows, times_s, kind)
 
-    def sampled(self, times_s: Mapping[Point, float]) -> Sampled:
+    def sampled(self, times_s: Mapping[Point, float]) -> TaskSamples:
         """Measured points as samples for a predictor; failed ones say nothing of speed."""
         valid = {point: time_s for point, time_s in times_s.items() if math.isfinite(time_s)}
-        samples = TaskSamples(self._features.of([*valid]), np.array([*valid.values()]))
-        return Sampled(name_of(self._features.data_type, self._task), samples)
+        name = name_of(self._features.data_type, self._task)
+        return TaskSamples(self._features.of([*valid]), np.array([*valid.values()]), name)
 
     def ordered(
         self,

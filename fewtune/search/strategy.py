@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 import tvm_ffi
@@ -39,10 +40,6 @@ class Knowledge:
     cost_model: CostModel = field(default_factory=BoostedTrees)
     predictor: Predictor | None = None
     is_cold: bool = False
-
-
-def _same(point: Point) -> Point:
-    return point
 
 
 def remade(
@@ -125,7 +122,7 @@ class Explorer:
         proposals: list[Proposal] = []
         taken: set[Point] = set()
         for point in given:
-            proposals.extend(self.gather(partial(_same, point), 1, taken))
+            proposals.extend(self.gather(repeat(point).__next__, 1, taken))
         if len(proposals) < count:
             known = {proposal.point for proposal in proposals}
             proposals += [p for p in self.propose(count - len(proposals)) if p.point not in known]
@@ -147,9 +144,8 @@ class Explorer:
         """Take in measurements of an earlier run, and learn from them."""
         self.times_s.update(zip(points, times_s, strict=True))
         proposals, known_s = remade(self.space, points, times_s)
-        self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
-        if self.uses_model and proposals:
-            self.judge.learn(proposals, known_s)
+        if proposals:
+            Explorer.learn(self, proposals, known_s)
 
     def is_measured(self, digest: int) -> bool:
         """Whether a program of this structural hash was measured, from any point."""

@@ -1,22 +1,35 @@
-"""Warm start: trials of a tuning log, from which a search or a cost model starts."""
+"""Trials of tuning logs: a search starts from them, a predictor of one's own is trained on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-import tvm_ffi
 
+from fewtune.artifacts import Fingerprint, TuneReport
+from fewtune.errors import InputError
 from fewtune.predictor.features import DecisionFeatures
-from fewtune.predictor.pretrained import TaskSamples
+from fewtune.predictor.pretrained import (
+    Pretrained,
+    TaskSamples,
+    read_samples,
+    require_alike,
+    thread_counts,
+    write_samples,
+)
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
-from fewtune.schedule.space.design_space import Point, Trace
+from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Guide, Knowledge, Scorer, remade
-from fewtune.search.cost_model import CostModel
-from fewtune.storage.database import best_trials, read_trace
-from fewtune.task.extract import Task
+from fewtune.storage.database import best_trials, read_database, read_trace
+from fewtune.storage.log_archive import require_own
+from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
 
 
@@ -32,85 +45,112 @@ def measured_trials(database: ms.database.Database, tasks: list[Task]) -> dict[s
 
 def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], list[float]]:
     """Measured trials as points of a space, with their seconds; others are left out."""
-    return _points(space, _traces(space, trials))
-
-
-def learnable(
-    cost_model: CostModel, space: SearchSpace, traces: Iterable[tuple[Trace, float]]
-) -> tuple[list[np.ndarray], list[float]]:
-    """Features of measured traces, and their seconds; traces outside the space are left out.
-
-    Parameters
-    ----------
-    cost_model : BoostedTrees
-        Extracts them; it learns nothing.
-    space : SearchSpace
-    traces : iterable of (Trace, float)
-
-    Returns
-    -------
-    features : list of ndarray, each (stores, 164)
-    times_s : list of float
-    """
-    proposals, times_s = remade(space, *_points(space, traces))
-    return Scorer(space, cost_model).features([p.schedule for p in proposals]), times_s
+    points, times_s = [], []
+    for trial in trials:
+        point = space.read(read_trace(space.module, trial, space.target))
+        if point is not None:
+            points.append(point)
+            times_s.append(trial.outcome.median_s)
+    return points, times_s
 
 
 def teach(knowledge: Knowledge, taught: Iterable[tuple[SearchSpace, list[Trial]]]) -> None:
     """Let a run learn from the trials of several tasks.
 
-    The predictor learns from tasks of kinds that it knows. The cost model learns from the rest, in
-    one training.
+    The predictor learns from tasks of kinds that it knows, the cost model from the rest.
     """
-    rest = []
     for space, trials in taught:
         guide = None
         if knowledge.predictor is not None:
             guide = Guide.of(space, Prior(space), knowledge.predictor, is_cold=knowledge.is_cold)
+        points, times_s = known_points(space, trials)
         if guide is None:
-            rest.append((space, trials))
+            Scorer(space, knowledge.cost_model).learn(*remade(space, points, times_s))
         else:
-            guide.learn_points(*known_points(space, trials))
-    cost_model = knowledge.cost_model
-    cost_model.learn_groups(
-        {
-            tvm_ffi.structural_hash(space.module): learnable(
-                cost_model, space, _traces(space, trials)
-            )
-            for space, trials in rest
-        }
-    )
+            guide.learn_points(points, times_s)
 
 
-def task_samples(space: SearchSpace, trials: list[Trial], *, is_cold: bool) -> TaskSamples | None:
-    """Samples for a predictor from a task's trials; None if it does not know such tasks.
+class Tuned(NamedTuple):
+    """Folders of a model's tasks, and of the log of their full tuning."""
+
+    tasks: Path
+    log: Path
+
+
+def learnable_of(tuned: Tuned, fingerprint: Fingerprint) -> list[TaskSamples]:
+    """The trials of full tuning for a model's tasks, by what each computes unfused."""
+    require_own(tuned.log, fingerprint)
+    is_cold = TuneReport.read(tuned.log).cold_weights
+    database = read_database(tuned.log)
+    tasks = [t for t in read_tasks(tuned.tasks) if database.has_workload(t.mod)]
+    trials = measured_trials(database, tasks)
+    found = []
+    for task in tasks:
+        space = SearchSpace(task.mod, target_from_json(fingerprint.target))
+        contraction = Prior(space).contraction
+        features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
+        points, times_s = known_points(space, trials[task.info.name])
+        if features is not None and points:
+            name = str((task.info.operator, str(task.info.shapes[:2])))
+            found.append(TaskSamples(features.of(points), np.array(times_s), name))
+    return found
+
+
+def train(
+    models: Mapping[str, Tuned],
+    fingerprint: Fingerprint | None,
+    given: Sequence[Path] = (),
+    kept: Path | None = None,
+) -> Pretrained:
+    """Train a predictor on models that were tuned in full, and on samples kept earlier.
 
     Parameters
     ----------
-    space : SearchSpace
-    trials : list of Trial
-    is_cold : bool
-        Whether weights were not in the caches when they were measured.
+    models : mapping of str to Tuned
+    fingerprint : Fingerprint, optional
+        Of the machine that tuned them.
+    given : sequence of Path
+        Files of kept samples.
+    kept : Path, optional
+        File in which to keep the samples.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to learn from, or not all of it is of one kind of machine.
     """
-    features = DecisionFeatures.if_usable(space.programs, Prior(space).contraction, is_cold=is_cold)
-    points, times_s = known_points(space, trials)
-    if features is None or not points:
-        return None
-    return TaskSamples(features.of(points), np.array(times_s))
+    stored = [(path, *read_samples(path)) for path in given]
+    conditions = dict(stored[0][2]) if stored else {}
+    if fingerprint is not None:
+        conditions |= _conditions(fingerprint)
+    counts = {conditions["threads"]} if conditions else set()
+    taught: list[str] = []
+    learnt: list[TaskSamples] = []
+    for path, earlier, own in stored:
+        require_alike(path, own, conditions)
+        counts |= set(thread_counts(own))
+        taught += own.get("models", [])
+        learnt += earlier
+    if fingerprint is not None:
+        for tuned in models.values():
+            learnt += learnable_of(tuned, fingerprint)
+    if not learnt:
+        raise InputError("there is nothing to learn from: name models tuned in full, or --samples")
+    conditions |= {"models": [*taught, *models], "tasks": len(learnt)}
+    if len(counts) > 1:
+        conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}
+        conditions["target"] = {**conditions["target"], "num-cores": max(counts)}
+    if kept is not None:
+        write_samples(kept, learnt, conditions)
+    return Pretrained.train(learnt, conditions)
 
 
-def _traces(space: SearchSpace, trials: list[Trial]) -> Iterator[tuple[Trace, float]]:
-    for trial in trials:
-        yield read_trace(space.module, trial, space.target), trial.outcome.median_s
-
-
-def _points(
-    space: SearchSpace, traces: Iterable[tuple[Trace, float]]
-) -> tuple[list[Point], list[float]]:
-    points, times_s = [], []
-    for trace, time_s in traces:
-        point = space.read(trace)
-        if point is not None:
-            points.append(point)
-            times_s.append(time_s)
-    return points, times_s
+def _conditions(fingerprint: Fingerprint) -> dict[str, Any]:
+    """The conditions of measurements on a machine."""
+    return {
+        "device": fingerprint.device,
+        "target": json.loads(fingerprint.target),
+        "tvm": fingerprint.versions.get("apache-tvm", ""),
+        "threads": fingerprint.threads,
+        "lanes": CpuTraits.of(target_from_json(fingerprint.target)).lanes("float32"),
+    }

@@ -24,8 +24,7 @@ from fewtune.similarity.similarity import (
     design_space,
     similarity_matrix,
 )
-from fewtune.task.extract import SEARCHED_OPERATORS, is_worth_searching
-from fewtune.task.twins import twins_of
+from fewtune.task.extract import SEARCHED_OPERATORS, is_worth_searching, twins_of
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank
@@ -104,7 +103,7 @@ def worth_searching(tasks: Sequence[Task], options: SelectOptions) -> list[Task]
 
 def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
     """The design space of a task; that of one the bank holds itself need not be generated."""
-    own = bank.entries.get(task.info.workload) if bank is not None else None
+    own = bank.entry(task.info.workload) if bank is not None else None
     return own.space if own is not None else design_space(task.mod, target)
 
 

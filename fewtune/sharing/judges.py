@@ -25,13 +25,7 @@ from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.search import Proposal
 from fewtune.storage.database import replay
 from fewtune.task.extract import Task
-from fewtune.trial.outcome import (
-    WRONG_OUTPUT,
-    Failure,
-    Outcome,
-    RequestFailedError,
-    WorkerLostError,
-)
+from fewtune.trial.outcome import WRONG_OUTPUT, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.task_state import TaskState
@@ -149,7 +143,7 @@ class InModel:
         called = {site.workload for site in skeleton.sites}
         self._tasks = [task for task in tasks if task.info.workload in called]
         self._modules = {each.info.name: tvm.ir.save_json(each.mod) for each in self._tasks}
-        self._made: dict[tuple[str, str], Future[Made | Failure]] = {}
+        self._made: dict[tuple[str, str], Future[Made | Outcome]] = {}
         self._free: SimpleQueue[WorkerHandle] = SimpleQueue()
         for handle in measurer.pool.handles:
             self._free.put(handle)
@@ -170,7 +164,7 @@ class InModel:
                     self._make(name, key, None)
             made = {each: future.result() for each, future in self._made.items()}
         failures = {
-            (name, key): Outcome.failed(failure)
+            (name, key): failure
             for name in keys
             for key in keys[name]
             if (failure := _failure(made[name, key])) is not None
@@ -209,12 +203,12 @@ class InModel:
             return
         candidate = Candidate(self._modules[name], key or None)
 
-        def made() -> Made | Failure:
+        def made() -> Made | Outcome:
             handle = self._free.get()
             try:
                 return handle.call(_LIMIT_S, Worker.make, candidate, wanted)
             except (WorkerLostError, RequestFailedError) as fault:
-                return Failure.of(fault, running=False)
+                return Outcome.of(fault, running=False)
             finally:
                 self._free.put(handle)
 
@@ -251,10 +245,10 @@ class InModel:
             pool.tidy()
 
 
-def _failure(found: Made | Failure) -> Failure | None:
-    if isinstance(found, Failure):
+def _failure(found: Made | Outcome) -> Outcome | None:
+    if isinstance(found, Outcome):
         return found
-    return Failure(WRONG_OUTPUT, found.fault) if found.fault else None
+    return Outcome(None, WRONG_OUTPUT, found.fault) if found.fault else None
 
 
 def near(ranked: Iterable[Trial], ratio: float, most: int) -> list[str]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import Skeleton
-from fewtune.bank.bank import Bank
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.learnt import ranks_taught
 from fewtune.process.early_end import is_asked_to_end
@@ -71,7 +70,7 @@ class Start:
 
 @dataclass(frozen=True)
 class ShareJob(SessionJob):
-    """The work of a sharing session. A fleet sends the folders ``bank`` and ``model`` along.
+    """The work of a sharing session. A fleet sends the folder ``model`` along.
 
     Attributes
     ----------
@@ -86,8 +85,6 @@ class ShareJob(SessionJob):
     options : ShareOptions
     proposes : bool
         Whether schedules are tried that nobody measured; not in full tuning.
-    bank : Path, optional
-        Folder of a bank: the cost model learns from it.
     model : Path, optional
         The tasks' folder, with the model's skeleton, to measure in the model.
     cold_weights : bool
@@ -102,7 +99,6 @@ class ShareJob(SessionJob):
     tuned: dict[str, PriorResult]
     options: ShareOptions
     proposes: bool = True
-    bank: Path | None = None
     model: Path | None = None
     cold_weights: bool = False
     twins: list[str] = field(default_factory=list)
@@ -384,12 +380,10 @@ class Sharing(Session):
                     search.guide.learn_points(points, [first_s])
 
     def _teach(self) -> None:
-        """Let cost model and predictor learn from the tuned tasks' trials, and from the bank's."""
+        """Let cost model and predictor learn from the tuned tasks' trials."""
         if not self.share_job.proposes:
             return
         teach(self.searches.knowledge, self._taught())
-        if self.share_job.bank is not None:
-            Bank.read(self.share_job.bank).teach(self.searches.knowledge.cost_model)
 
     def _taught(self) -> Iterator[tuple[SearchSpace, list[Trial]]]:
         """The donors' trials, one donor at a time: a donor on which TVM crashes is left out."""

@@ -121,7 +121,6 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         tuned=earlier,
         options=options,
         proposes=selection.method != "all",
-        bank=bank_directory,
         model=model_directory,
         cold_weights=device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks),
         twins=sorted(selection.twins),

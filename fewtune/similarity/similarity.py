@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fewtune.errors import last_line
 from fewtune.runtime.tvm import register_intrinsics, tvm
-from fewtune.schedule import tiling
+from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, instructions
 from fewtune.schedule.space.search_space import generated
+from fewtune.schedule.tiling import divisors
 
 if TYPE_CHECKING:
     from fewtune.task.extract import Task
@@ -43,36 +44,22 @@ _BOOKKEEPING = frozenset(
 _TILING = "meta_schedule.tiling_structure"
 
 
-@dataclass(frozen=True)
-class TileSampling:
-    """Split a loop of ``extent`` iterations into ``parts`` factors whose product it is.
+class Sampling(NamedTuple):
+    """What one sampling instruction chooses of.
 
-    The factors that can occur are the divisors of the extent; the innermost one is at most
-    ``max_innermost``, so that it still unrolls or vectorises.
+    Attributes
+    ----------
+    kind : str
+        For a tile, with the number of its parts and the largest innermost one.
+    values : tuple of int
+        The factors of a tile that can occur: the divisors of its extent. The candidates of a
+        categorical choice. None for a location: the loops on offer are known only while scheduling.
+        They follow from those that the form has made so far, so this is one and the same choice
+        wherever the form is.
     """
 
-    extent: int
-    parts: int
-    max_innermost: int
-
-
-@dataclass(frozen=True)
-class CategoricalSampling:
-    """Choose one of ``candidates``, such as the depth to unroll to."""
-
-    candidates: frozenset[int]
-
-
-@dataclass(frozen=True)
-class LocationSampling:
-    """Choose the loop to compute a block at.
-
-    The loops on offer are known only while scheduling. They follow from the loops that the form
-    has made so far, so this is one and the same choice wherever the form is.
-    """
-
-
-Sampling = TileSampling | CategoricalSampling | LocationSampling
+    kind: str
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,39 +113,28 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
     return DesignSpace(tuple(_reduce(schedule.trace) for schedule in spaces))
 
 
-@lru_cache(maxsize=4096)
-def divisors(extent: int) -> frozenset[int]:
-    """All divisors of a positive number."""
-    return frozenset(tiling.divisors(extent))
-
-
 def _reduce(trace: Any) -> SpaceTrace:
     form: list[str] = []
     samplings: list[Sampling] = []
-    for instruction in trace.insts:
-        kind = str(instruction.kind.name)
-        # What follows makes the program run on the target and samples nothing.
-        if kind == "EnterPostproc":
-            break
+    for instruction in instructions(trace):
+        kind = step = str(instruction.kind.name)
         if kind in _BOOKKEEPING:
             continue
-        step = kind
         if kind == "Annotate":
             key = str(instruction.attrs[0])
             step = f"{kind} {key}"
             if key == _TILING:
                 step = f"{step} {instruction.inputs[1]}"
-        elif kind == "SamplePerfectTile":
-            parts, max_innermost = (int(value) for value in instruction.attrs)
+        elif kind == TILE:
             # The trace knows the loop by a variable; its first decision multiplies to the extent.
             extent = math.prod(int(factor) for factor in trace.decisions[instruction])
-            samplings.append(TileSampling(extent, parts, max_innermost))
+            parts, max_innermost = (int(value) for value in instruction.attrs)
             step = f"{kind} {parts}"
-        elif kind == "SampleCategorical":
-            candidates = frozenset(int(value) for value in instruction.attrs[0])
-            samplings.append(CategoricalSampling(candidates))
-        elif kind == "SampleComputeLocation":
-            samplings.append(LocationSampling())
+            samplings.append(Sampling(f"{step} {max_innermost}", tuple(divisors(extent))))
+        elif kind == CATEGORICAL:
+            samplings.append(Sampling(kind, tuple(int(value) for value in instruction.attrs[0])))
+        elif kind == LOCATION:
+            samplings.append(Sampling(kind))
         elif kind.startswith("Sample"):
             # The domain of this kind is not known: traces are comparable if its text is equal.
             step = f"{kind} {[str(value) for value in instruction.attrs]}"
@@ -187,32 +163,19 @@ class SimilarityMatrix:
         return SimilarityMatrix(tuple(names), self.values[np.ix_(places, places)])
 
 
-def jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    """Size of the intersection over size of the union; 0 if both are empty."""
-    union = len(a | b)
-    return len(a & b) / union if union else 0.0
-
-
 @cache
 def sampling_overlap(a: Sampling, b: Sampling) -> float:
-    """Overlap of the domains of two sampling instructions.
-
-    Tiles: the divisors that both extents have over those that either has, for a tile's factors
-    are divisors of its extent. Categories: the candidates both have over those either has.
-    Compute locations: 1. Kinds that differ: 0, also tiles of differing numbers of parts.
+    """Overlap of the domains of two sampling instructions: values of both over values of either.
 
     Returns
     -------
     overlap : float
-        0 to 1, and 1 for equal domains.
+        0 to 1, 1 for equal domains, 0 for kinds that differ.
     """
-    if isinstance(a, TileSampling) and isinstance(b, TileSampling):
-        if (a.parts, a.max_innermost) != (b.parts, b.max_innermost):
-            return 0.0
-        return jaccard(divisors(a.extent), divisors(b.extent))
-    if isinstance(a, CategoricalSampling) and isinstance(b, CategoricalSampling):
-        return jaccard(a.candidates, b.candidates)
-    return float(isinstance(a, LocationSampling) and isinstance(b, LocationSampling))
+    if a.kind != b.kind:
+        return 0.0
+    either = {*a.values, *b.values}
+    return len({*a.values} & {*b.values}) / len(either) if either else 1.0
 
 
 def trace_overlap(a: SpaceTrace, b: SpaceTrace) -> float:

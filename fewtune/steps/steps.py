@@ -25,8 +25,7 @@ from fewtune.artifacts import (
     TaskTable,
     TuneReport,
 )
-from fewtune.bank.bank import Bank
-from fewtune.bank.build import build_bank
+from fewtune.bank.bank import Bank, build_bank
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Builds, has_room

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -47,6 +48,13 @@ class Walk:
 
     stride: int
     run: int
+
+
+def nodes_of(statement: Any, kind: type) -> list[Any]:
+    """The nodes of a kind in a statement or an expression, inner ones first."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(statement, [(kind, found.append)], order="post")
+    return found
 
 
 def evaluate(expression: Any, values: dict[Any, Any]) -> Any:

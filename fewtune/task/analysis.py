@@ -180,7 +180,7 @@ def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
     ]
     if len(operands) < 2:
         return family
-    moving = [variable for variable in block.iter_vars if _constant(variable.dom.extent) > 1]
+    moving = [variable for variable in block.iter_vars if constant_extent(variable.dom.extent) > 1]
     summed = {it.var for it in moving if it.iter_type == tvm.tirx.IterVar.CommReduce}
     common = {
         it.var
@@ -206,7 +206,7 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
         block = schedule.get(handle)
         points = reduction = 1
         for variable in block.iter_vars:
-            extent = _constant(variable.dom.extent)
+            extent = constant_extent(variable.dom.extent)
             points *= extent
             if variable.iter_type == tvm.tirx.IterVar.CommReduce:
                 reduction *= extent
@@ -214,10 +214,10 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
     return found
 
 
-def _constant(extent: object) -> int:
+def constant_extent(extent: object) -> int:
     """An extent as a number; 1 for one that is only known at run time."""
-    value = getattr(extent, "value", None)
-    return int(value) if value is not None else 1
+    value = getattr(extent, "value", extent)
+    return value if isinstance(value, int) else 1
 
 
 def _bytes_of(dtype: str) -> int:
@@ -227,8 +227,7 @@ def _bytes_of(dtype: str) -> int:
 
 def kernel_calls(lowered: tvm.IRModule, *functions: str) -> list[tuple[str, list[relax.Expr]]]:
     """The kernels that these functions call, or all, with the arguments, in no stated order."""
-    names = functions or model_functions(lowered)
-    calls = [call for name in names for call in _calls_of(lowered[name])]
+    calls = _calls(lowered, *functions)
     return [(call.args[0].name_hint, _arguments(call)) for call in calls]
 
 
@@ -263,11 +262,7 @@ def calls_fit(lowered: tvm.IRModule) -> bool:
     return all(_takes(lowered[call.args[0]], call) for call in _calls(lowered))
 
 
-def _calls(lowered: tvm.IRModule) -> list[relax.Call]:
-    return [call for name in model_functions(lowered) for call in _calls_of(lowered[name])]
-
-
-def _calls_of(function: relax.Function) -> list[relax.Call]:
+def _calls(lowered: tvm.IRModule, *functions: str) -> list[relax.Call]:
     found: list[relax.Call] = []
 
     def visit(expression: relax.Expr) -> None:
@@ -275,7 +270,8 @@ def _calls_of(function: relax.Function) -> list[relax.Call]:
         if is_call and isinstance(expression.args[0], tvm.ir.GlobalVar):
             found.append(expression)
 
-    relax.analysis.post_order_visit(function, visit)
+    for name in functions or model_functions(lowered):
+        relax.analysis.post_order_visit(lowered[name], visit)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
 from fewtune.task.analysis import KernelCost, analyse, calls_by_function
 from fewtune.util.files import canonical_json, write_text
-from fewtune.util.table import Table
 
 MODULES = "modules.json"
 # Families that do much arithmetic on each element, so that tiling, which is what is searched,
@@ -124,7 +124,7 @@ def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
     return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))
 
 
-def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> TaskTable:
+def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> None:
     """Write a model's tasks: their table, and their modules beside it."""
     modules = {task.info.name: json.loads(tvm.ir.save_json(task.mod)) for task in tasks}
     text, infos = canonical_json(modules), [task.info for task in tasks]
@@ -132,7 +132,6 @@ def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> 
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / MODULES, text)
     table.write(directory)
-    return table
 
 
 def read_tasks(directory: Path) -> list[Task]:
@@ -150,23 +149,28 @@ def read_tasks(directory: Path) -> list[Task]:
     return [Task(info, read_module(json.dumps(modules[info.name]))) for info in table.tasks]
 
 
-def tasks_markdown(table: TaskTable) -> str:
-    """The tasks as a markdown table."""
-    rows = [
-        [
-            task.name,
-            str(task.weight),
-            task.operator,
-            task.shapes_text,
-            task.dtype,
-            f"{task.flops / 1e9:.4f}",
-            f"{task.bytes / 1e6:.2f}",
-            f"{task.share * 100:.1f}",
-        ]
-        for task in table.tasks
-    ]
-    heads = [
-        "task", "calls", "operator", "buffers (output last)", "dtype", "GFLOP a call",
-        "MB a call", "estimated share, %",
-    ]  # fmt: skip
-    return f"# Tasks of {table.model}\n\n{Table(heads, rows, frozenset({0, 2, 3})).markdown()}"
+def twins_of(tasks: Sequence[TaskInfo]) -> dict[str, str]:
+    """The twin of each task of another shape, if it has one.
+
+    A twin computes the same, of buffers of as many axes. Of several, that with the most extents in
+    common is taken: weights do not change with the shape. Ties go to the first.
+    """
+    own = [task for task in tasks if not task.is_of_other_shape]
+    found = {}
+    for task in tasks:
+        if task.is_of_other_shape:
+            alike = [each for each in own if _form(each) == _form(task)]
+            if alike:
+                found[task.name] = max(alike, key=lambda each: _in_common(each, task)).name
+    return found
+
+
+def _form(task: TaskInfo) -> tuple[str, str, tuple[int, ...]]:
+    return task.anchor, task.dtype, tuple(map(len, task.shapes))
+
+
+def _in_common(one: TaskInfo, other: TaskInfo) -> int:
+    """Extents that are equal, weighted so that a buffer that is all equal counts most."""
+    pairs = list(zip(one.shapes, other.shapes, strict=True))
+    extents = sum(a == b for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
+    return extents + 100 * sum(mine == theirs for mine, theirs in pairs)

@@ -21,7 +21,7 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.task.access import NotAffineError, evaluate, shape_of
+from fewtune.task.access import NotAffineError, evaluate, nodes_of, shape_of
 from fewtune.task.analysis import kernel_calls, model_functions
 from fewtune.tvm_compat.values import is_constant, known_array
 
@@ -74,13 +74,14 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
         function = lowered[name]
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
-        straight = sorted(place for place in places if reads_straight(function, place))
+        given = function.params
+        straight = sorted(place for place in places if reads_straight(function, given[place]))
         if straight:
             marked.update_func(lowered.get_global_var(name), function.with_attr(FREE, straight))
     return marked
 
 
-def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
+def reads_straight(function: tvm.tirx.PrimFunc, buffer: object) -> bool:
     """Whether a kernel reads an argument in one place only, each element by its own axes.
 
     ``RewriteLayout`` derives the new layout from the loops around a read. It assumes that they
@@ -97,17 +98,14 @@ def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
     ----------
     function : PrimFunc
         Not scheduled.
-    place : int
-        Number of the argument.
+    buffer : Buffer
+        The argument, or the result of one of the kernel's blocks.
     """
-    buffer = function.params[place]
-    return isinstance(buffer, tvm.tirx.Buffer) and _is_read_straight(function, buffer)
-
-
-def _is_read_straight(function: tvm.tirx.PrimFunc, buffer: tvm.tirx.Buffer) -> bool:
+    if not isinstance(buffer, tvm.tirx.Buffer):
+        return False
     reads = [
         (block, region)
-        for block in _blocks(function)
+        for block in nodes_of(function.body, tvm.s_tir.SBlock)
         for region in block.reads
         if region.source.same_as(buffer)
     ]
@@ -128,19 +126,9 @@ def _is_read_straight(function: tvm.tirx.PrimFunc, buffer: tvm.tirx.Buffer) -> b
         return True
     return all(
         any(written.source.same_as(given) for given in function.params)
-        or _is_read_straight(function, written.source)
+        or reads_straight(function, written.source)
         for written in block.writes
     )
-
-
-def _blocks(function: tvm.tirx.PrimFunc) -> list[tvm.s_tir.SBlock]:
-    found: list[tvm.s_tir.SBlock] = []
-
-    def take(block: tvm.s_tir.SBlock) -> None:
-        found.append(block)
-
-    tvm_ffi.structural_walk(function.body, (tvm.s_tir.SBlock, take))
-    return found
 
 
 def _is(value: object, wanted: object) -> bool:
@@ -242,17 +230,14 @@ def _is_weight(value: relax.Expr) -> bool:
 def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
     """The blocks of a scheduled kernel that rewrite layouts, by number of the argument."""
     function = module["main"]
-    found: dict[int, Any] = {}
-
-    def take(block: Any) -> None:
-        if PREPROC not in (block.annotations or {}):
-            return
-        for place, parameter in enumerate(function.params):
-            if any(region.source.same_as(parameter) for region in block.reads):
-                found[place] = block
-
-    tvm_ffi.structural_walk(function.body, (tvm.s_tir.SBlock, take))
-    return found
+    blocks = nodes_of(function.body, tvm.s_tir.SBlock)
+    rewriting = [each for each in blocks if PREPROC in (each.annotations or {})]
+    return {
+        place: block
+        for block in rewriting
+        for place, parameter in enumerate(function.params)
+        if any(region.source.same_as(parameter) for region in block.reads)
+    }
 
 
 def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:

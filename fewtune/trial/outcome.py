@@ -27,22 +27,6 @@ class Built:
     life: int = 0
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A candidate that failed: the cause, and the end of the message."""
-
-    cause: str
-    message: str
-
-    @staticmethod
-    def of(fault: WorkerLostError | RequestFailedError, *, running: bool) -> Failure:
-        """The failure of a build, or of a measurement."""
-        if isinstance(fault, RequestFailedError):
-            return Failure("runtime_error" if running else "build_error", str(fault))
-        died_running = running and fault.cause == "worker_crash"
-        return Failure("runtime_crash" if died_running else fault.cause, str(fault))
-
-
 # The cause of failure of a candidate with wrong outputs.
 WRONG_OUTPUT = "wrong_output"
 
@@ -67,9 +51,12 @@ class Outcome:
     is_checked: bool = True
 
     @staticmethod
-    def failed(failure: Failure) -> Outcome:
-        """The outcome of a candidate that was not measured."""
-        return Outcome(None, failure.cause, failure.message)
+    def of(fault: WorkerLostError | RequestFailedError, *, running: bool) -> Outcome:
+        """The failure of a build, or of a measurement."""
+        if isinstance(fault, RequestFailedError):
+            return Outcome(None, "runtime_error" if running else "build_error", str(fault))
+        died_running = running and fault.cause == "worker_crash"
+        return Outcome(None, "runtime_crash" if died_running else fault.cause, str(fault))
 
     @property
     def median_s(self) -> float:

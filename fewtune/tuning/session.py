@@ -17,7 +17,7 @@ from fewtune.measure.measurer import module_specs
 from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
-from fewtune.predictor.training_samples import Sampled
+from fewtune.predictor.pretrained import TaskSamples
 from fewtune.process.early_end import is_asked_to_end, listen
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -116,7 +116,7 @@ class Searches:
             self._searches[name] = search
         return self._searches[name]
 
-    def sampled(self) -> list[Sampled]:
+    def sampled(self) -> list[TaskSamples]:
         """What was measured of the tasks that the predictor knows."""
         # A guide takes a while to make.
         searches = [each for each in self._searches.values() if len(each.times_s) >= learnt.FEWEST]

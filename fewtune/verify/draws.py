@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,10 +53,6 @@ class Read(NamedTuple):
     shift: tuple[int, int] = (0, 0)
 
 
-# The last three of a read.
-_State = tuple[bool, bool, tuple[int, int]]
-
-
 class Readers:
     """Finds the nodes that read a value of a model."""
 
@@ -69,33 +65,34 @@ class Readers:
 
     def reads(self, name: str) -> Iterator[Read]:
         """Nodes that read a value, or values of it that casts, reshapes and the like pass on."""
-        pending: list[tuple[str, _State]] = [(name, (False, True, (0, 0)))]
+        pending = [(name, Read(NodeProto(), 0))]
         seen = {name}
         while pending:
-            value, state = pending.pop()
+            value, before = pending.pop()
             for node, position in self._readers.get(value, []):
-                read = Read(node, position, *state)
+                read = before._replace(node=node, position=position)
                 yield read
-                further = self._passed_on(read)
-                if further is not None:
+                passed = self._passed_on(read)
+                if passed is not None:
                     fresh = [output for output in node.output if output not in seen]
                     seen.update(fresh)
-                    pending += [(output, further) for output in fresh]
+                    pending += [(output, passed) for output in fresh]
 
-    def _passed_on(self, read: Read) -> _State | None:
-        node, _, is_float, is_whole, (least, most) = read
+    def _passed_on(self, read: Read) -> Read | None:
+        node, position, is_float, is_whole, (least, most) = read
         if not is_float and node.op_type in ("Add", "Sub"):
-            other = self._tensors.get(node.input[1 - read.position])
-            if other is None or (node.op_type == "Sub" and read.position == 1):
+            other = self._tensors.get(node.input[1 - position])
+            if other is None or (node.op_type == "Sub" and position == 1):
                 return None
             added = numpy_helper.to_array(other).astype(np.int64).reshape(-1)
             added = -added if node.op_type == "Sub" else added
             shift = least + int(added.min(initial=0)), most + int(added.max(initial=0))
-            return is_float, is_whole, shift
-        if not passes_on(node, read.position):
+            return read._replace(shift=shift)
+        if not passes_on(node, position):
             return None
         to_float = node.op_type == "Cast" and attributes_of(node)["to"] not in INTEGERS
-        return is_float or to_float, is_whole and node.op_type in _HOLDS, read.shift
+        is_whole = is_whole and node.op_type in _HOLDS
+        return read._replace(is_float=is_float or to_float, is_whole=is_whole)
 
 
 def passes_on(node: NodeProto, position: int) -> bool:
@@ -172,9 +169,11 @@ _FLOATS = {
 # not refused: onnxruntime itself loses digits far from zero, and its Relu makes zeros of NaN;
 # Winograd's transforms spread what is infinite or huge over a tile. The user is told.
 LIMITS = "integers at their limits"
-_FAR = "inputs far from zero"
-_ONE = {"one huge element": 1e6, "one infinite element": np.inf}
-_OFFSET = 300.0
+_RARE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "inputs far from zero": lambda array: array + array.dtype.type(300.0),
+    "one huge element": lambda array: _with_one(array, 1e6),
+    "one infinite element": lambda array: _with_one(array, np.inf),
+}
 # Shifts at the widths of their types, and beyond.
 _SHIFTS = (0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 255)
 # Arithmetic operators: their inputs are not masks.
@@ -231,15 +230,8 @@ def rare_inputs(model: ModelProto, specs: Sequence[TensorSpec], usual: Draw) -> 
     }
     changed = {name: np.resize(each, feeds[name].shape) for name, each in ends.items()}
     draws = [Draw(LIMITS, feeds | changed)] if changed else []
-    if floats:
-        draws.append(
-            Draw(
-                _FAR,
-                feeds | {name: feeds[name] + feeds[name].dtype.type(_OFFSET) for name in floats},
-            )
-        )
-    for name, number in _ONE.items() if floats else ():
-        draws.append(Draw(name, feeds | {each: _with_one(feeds[each], number) for each in floats}))
+    for name, change in _RARE.items() if floats else ():
+        draws.append(Draw(name, feeds | {each: change(feeds[each]) for each in floats}))
     return draws
 
 

@@ -135,7 +135,7 @@ class IntermediateValues:
             opened = with_outputs(self._model, names, self._known)
             values = [self._values[name] for name in names]
             meter = NoiseMeter(opened, self._threads, {})
-            for each in meter.expected(self._feeds, values, [], self._seed):
+            for each in meter.expected(self._feeds, values, self._seed):
                 self._measured[each.name] = each
         return [Tap(site, self._measured[name]) for site, name in sites]
 

@@ -91,8 +91,8 @@ def _differences(
     """The difference of each output; empty if it is within its allowance."""
     shared = light(opened)
     outputs = [np.asarray(each) for each in OnnxruntimeSession(shared, threads).run(feeds)]
-    others = [OnnxruntimeSession(shared, threads, optimised=False).run(feeds)]
-    expected = NoiseMeter(shared, threads, {}).expected(feeds, outputs, others, seed)
+    other = OnnxruntimeSession(shared, threads, optimised=False).run(feeds)
+    expected = NoiseMeter(shared, threads, {}).expected(feeds, outputs, seed, other)
     texts = []
     for actual, each in zip(run(opened, feeds), expected, strict=True):
         found = compare(np.asarray(actual), each)

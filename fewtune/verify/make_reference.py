@@ -14,6 +14,7 @@ from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.simplify import inferred
 from fewtune.util.asked import asked
+from fewtune.verify.comparison import Expected
 from fewtune.verify.draws import GIVEN, LIMITS
 from fewtune.verify.noise import RUNS, NoiseMeter, is_quantised
 from fewtune.verify.reference import Checked, Draw, Reference
@@ -57,8 +58,6 @@ def make_reference(  # noqa: PLR0913 (all that a reference is made of)
             reason = str(fault).removeprefix("onnxruntime cannot run the model: ")
             if is_given:
                 raise InputError(f"onnxruntime cannot run the {GIVEN}: {reason}") from None
-            if any(known.endswith(reason) for known in unusable):
-                reason = "as before"
             unusable.append(f"onnxruntime itself cannot run {draw.name}: {reason}")
             continue
         broken = _not_numbers(values, outputs)
@@ -104,49 +103,51 @@ class _Maker:
 
     def add(self, number: int, draw: Draw, values: Sequence[np.ndarray]) -> None:
         """Add a draw with its outputs and their noise."""
-        other = [np.asarray(each) for each in self._unoptimised.run(draw.feeds)]
-        expected = self._meter.expected(draw.feeds, values, [other], self._seed + number)
+        other, expected = self._measured(number, draw, values)
         if self._meter.contradicted:
             # onnxruntime 1.31 does so when it fuses a pad with a pooling, or weights of two bits.
             self.contradicted.update(self._meter.contradicted)
-            expected = self._meter.expected(draw.feeds, other, [], self._seed + number)
+            expected = self._meter.expected(draw.feeds, other, self._seed + number)
         self.checked.append(Checked(draw, expected))
 
     def add_rare(self, number: int, draw: Draw) -> None:
         """Add a draw of inputs that models seldom get, if onnxruntime is sure of its outputs."""
+        is_checked = draw.name == LIMITS
         try:
             values = self.outputs(draw)
-            other = [np.asarray(each) for each in self._unoptimised.run(draw.feeds)]
+            if not _has_numbers(values):
+                return
+            _, expected = self._measured(number, draw, values, RUNS if is_checked else _RARE_RUNS)
         except InputError:
             return
-        if not _has_numbers(values):
-            return
-        is_checked = draw.name == LIMITS
-        seed, runs = self._seed + number, RUNS if is_checked else _RARE_RUNS
-        expected = self._meter.expected(draw.feeds, values, [other], seed, runs)
         if not self._meter.contradicted:
             (self.checked if is_checked else self.rare).append(Checked(draw, expected))
 
+    def _measured(
+        self, number: int, draw: Draw, values: Sequence[np.ndarray], runs: int = RUNS
+    ) -> tuple[list[np.ndarray], list[Expected]]:
+        """Outputs without optimisation, and the given ones with their noise."""
+        other = [np.asarray(each) for each in self._unoptimised.run(draw.feeds)]
+        seed = self._seed + number
+        return other, self._meter.expected(draw.feeds, values, seed, other, runs)
+
     @cached_property
     def _meter(self) -> NoiseMeter:
-        return _meter(*self._models, self._threads)
+        """A noise meter of the simplified model.
 
-
-def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
-    """A noise meter of the simplified model.
-
-    A meter of the model itself is used for quantized and float16 models: simplification rewrites
-    the operators on which their noise depends. The other of the two models is used if onnxruntime
-    refuses the first.
-    """
-    steps = _steps(model.model) | _steps(simplified.model)
-    models = [simplified, model]
-    if any(each(model.model) for each in (is_quantised, has_float16)):
-        models = [LightModel(inferred(model.model), model.arrays), simplified]
-    try:
-        return NoiseMeter(models[0], threads, steps)
-    except InputError:
-        return NoiseMeter(models[1], threads, steps)
+        One of the model itself is used for quantized and float16 models: simplification rewrites
+        the operators on which their noise depends. The other of the two is used if onnxruntime
+        refuses the first.
+        """
+        model, simplified = self._models
+        steps = _steps(model.model) | _steps(simplified.model)
+        models = [simplified, model]
+        if is_quantised(model.model) or has_float16(model.model):
+            models = [LightModel(inferred(model.model), model.arrays), simplified]
+        try:
+            return NoiseMeter(models[0], self._threads, steps)
+        except InputError:
+            return NoiseMeter(models[1], self._threads, steps)
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:

@@ -16,12 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, array_of, light
-from fewtune.onnx_graph.graph import (
-    attach_weights,
-    detach_weights,
-    graph_inputs,
-    set_nodes,
-)
+from fewtune.onnx_graph.graph import attach_weights, detach_weights, graph_inputs, set_nodes
 from fewtune.verify.comparison import PEAK, Expected, is_graded
 from fewtune.verify.session import OnnxruntimeSession, known_values
 
@@ -210,8 +205,8 @@ class NoiseMeter:
         self,
         feeds: dict[str, np.ndarray],
         values: Sequence[np.ndarray],
-        others: Sequence[Sequence[np.ndarray]],
         seed: int,
+        other: Sequence[np.ndarray] | None = None,
         runs: int = RUNS,
     ) -> list[Expected]:
         """Outputs with their noise, in the order of ``values``.
@@ -221,10 +216,10 @@ class NoiseMeter:
         feeds : dict of arrays
         values : sequence of arrays
             The reference's outputs.
-        others : sequence of outputs
-            Outputs for the same inputs that were computed in other valid ways. Those that are far
-            off do not count as noise; ``contradicted`` names them.
         seed : int
+        other : sequence of arrays, optional
+            Outputs for the same inputs that were computed in another valid way. Those that are far
+            off do not count as noise; ``contradicted`` names them.
         runs : int
             How often values are moved.
         """
@@ -243,7 +238,7 @@ class NoiseMeter:
         found = []
         for index, value in enumerate(map(np.asarray, values)):
             noise, name = movements[index].size(), self._names[index]
-            for other in others:
+            if other is not None:
                 away = _Movement(value)
                 away.add(np.asarray(other[index]))
                 most = _CONTRADICTION * PEAK * (noise + _floor(value, 0.0))

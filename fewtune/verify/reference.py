@@ -15,6 +15,8 @@ from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.taps import Observable, Runs, Site, Tap, check_taps
 
 FILE = "reference.npz"
+# Takes inputs by name, and returns outputs in the model's order.
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 class Draw(NamedTuple):
@@ -50,13 +52,10 @@ class Reference:
         """Inputs to measure with."""
         return self.checked[0].draw.feeds
 
-    def check(
-        self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]], factor: float = 1.0
-    ) -> Difference:
+    def check(self, run: Run, factor: float = 1.0) -> Difference:
         """Run a function on every draw and compare its outputs; the worst difference is returned.
 
-        ``run`` takes inputs by name and returns outputs in the model's order. ``factor`` multiplies
-        every allowance.
+        ``factor`` multiplies every allowance.
         """
         worst = Difference()
         for each in self.checked:
@@ -66,9 +65,7 @@ class Reference:
             worst = worst.worse(found)
         return replace(worst, draws=len(self.checked))
 
-    def rare_differences(
-        self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
-    ) -> dict[str, str]:
+    def rare_differences(self, run: Run) -> dict[str, str]:
         """By rare draw, what differs; draws on which nothing does are left out."""
         found = {c.draw.name: compare_outputs(run(c.draw.feeds), c.outputs) for c in self.rare}
         return {name: each.text for name, each in found.items() if each.text}
@@ -89,7 +86,7 @@ class Reference:
             return replace(found, text=f"{found.text}; the first value inside: {inside.text}")
         return found.worse(inside)
 
-    def worst_draw(self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]) -> Draw:
+    def worst_draw(self, run: Run) -> Draw:
         """The draw on which a function's outputs are worst."""
         away = [compare_outputs(run(c.draw.feeds), c.outputs).allowances for c in self.checked]
         return self.checked[int(np.argmax(away))].draw

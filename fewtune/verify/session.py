@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
-from onnx import ModelProto, shape_inference
+from onnx import ModelProto, ValueInfoProto, shape_inference
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.bind import cannot_load, short_message
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.onnx_graph.graph import (
-    detach_weights,
-    graph_inputs,
-    static_shape,
-    type_name,
-)
+from fewtune.onnx_graph.graph import detach_weights, graph_inputs, static_shape, type_name
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.
@@ -63,17 +58,18 @@ def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]
     InputError
         If a shape is not static.
     """
+    return _specs(graph_inputs(model.graph)), _specs(model.graph.output)
+
+
+def _specs(values: Iterable[ValueInfoProto]) -> list[TensorSpec]:
     specs = []
-    for values in (graph_inputs(model.graph), model.graph.output):
-        side = []
-        for value in values:
-            shape = static_shape(value)
-            if shape is None:
-                raise InputError(f"the shape of {value.name!r} is not static: bind it first")
-            dtype = type_name(value.type.tensor_type.elem_type)
-            side.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
-        specs.append(side)
-    return specs[0], specs[1]
+    for value in values:
+        shape = static_shape(value)
+        if shape is None:
+            raise InputError(f"the shape of {value.name!r} is not static: bind it first")
+        dtype = type_name(value.type.tensor_type.elem_type)
+        specs.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
+    return specs
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarray]:
@@ -138,20 +134,24 @@ class OnnxruntimeSession:
             options.add_session_config_entry("session.disable_prepacking", "1")
             # Between its runs Python works, for which its threads would wait at full load.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if isinstance(model, Path):
-            self._session = _session(str(model), options)
-        else:
+        source: str | bytes = str(model) if isinstance(model, Path) else b""
+        if not isinstance(model, Path):
             given, arrays = light(model)
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
             # The former is for rewrites of the graph; it alone would copy each weight.
             for name, value in zip(arrays, values, strict=True):
                 options.add_initializer(name, value)
-            self._session = _session(given.SerializeToString(), options)
-            # While it is loaded, onnxruntime copies weights.
-            give_back_memory()
+            source = given.SerializeToString()
             # The session reads the arrays in place, so they must live as long as it does.
             self._held = arrays, values
+        try:
+            providers = ["CPUExecutionProvider"]
+            self._session = onnxruntime.InferenceSession(source, options, providers=providers)
+        except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+            raise InputError(cannot_load(error)) from None
+        # While it is loaded, onnxruntime copies weights.
+        give_back_memory()
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Run the model once; outputs in the order of the graph.
@@ -178,15 +178,6 @@ class OnnxruntimeSession:
         self._session.run_with_iobinding(binding)
         found: list[np.ndarray] = binding.copy_outputs_to_cpu()
         return found
-
-
-def _session(
-    model: str | bytes, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-        raise InputError(cannot_load(error)) from None
 
 
 def run_onnxruntime(

@@ -8,9 +8,7 @@ values it writes is found by their likeness.
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,8 +25,6 @@ _EQUAL = 1e-5
 # Elements by which values are told apart before all elements are compared, and the difference, in
 # the same measure, from which on they are not.
 _PROBES, _UNLIKE = 128, 4 * _ALIKE
-# Most values that a kernel's output is compared with.
-_MOST_LIKE = 32
 # Orders of up to so many axes, not counting those of extent 1, are tried; otherwise only the given
 # one.
 _MOST_AXES = 5
@@ -99,20 +95,18 @@ def find_sites(
     A value may be written more than once, each time in another layout. Kernels that write none of
     the values, such as parts of Winograd's transforms, are left out.
     """
-    alike: dict[tuple[int, np.dtype], list[str]] = {}
-    for name, value in values.items():
-        if value.size > 1:
-            alike.setdefault((value.size, value.dtype), []).append(name)
-    norms = {kind: np.array([_norms(values[n]) for n in names]) for kind, names in alike.items()}
-    laid_out = cache(lambda name: _laid_out(values[name]))
+    sizes = {(each.array.size, each.array.dtype) for each in written}
+    probed = {kind: _probes(kind, values) for kind in sizes}
     found = []
     for each in written:
-        kind = each.array.size, each.array.dtype
+        ours = each.array.reshape(-1)
+        pairs, probes = probed[ours.size, ours.dtype]
+        if not pairs:
+            continue
         best: tuple[float, str, tuple[int, ...]] | None = None
-        near = _nearest(_norms(each.array), norms[kind]) if kind in norms else []
-        names = [alike[kind][place] for place in near]
-        for name, axes in _similar(each.array, {name: laid_out(name) for name in names}):
-            away = _mean_away(each.array.reshape(-1), values[name].transpose(axes).reshape(-1))
+        near = _away(ours[_probed(ours.size)], probes) <= _UNLIKE
+        for name, axes in itertools.compress(pairs, near):
+            away = float(_away(ours, values[name].transpose(axes).reshape(-1)))
             # The last of equal values: ReLU is fused into the operator before it.
             if away <= _ALIKE and (best is None or away <= best[0]):
                 best = away, name, axes
@@ -120,22 +114,6 @@ def find_sites(
             _, name, axes = best
             found.append((Site(each.kernel, each.call, each.array.shape, axes), name))
     return found
-
-
-def _norms(array: np.ndarray) -> tuple[float, float]:
-    """Sum of magnitudes and Euclidean norm, which do not depend on the layout."""
-    wide = np.nan_to_num(array.ravel().astype(np.float64), posinf=0.0, neginf=0.0)
-    with np.errstate(over="ignore"):
-        return float(np.abs(wide).sum()), float(np.sqrt(np.square(wide).sum()))
-
-
-def _nearest(own: tuple[float, float], others: np.ndarray) -> list[int]:
-    """Places of the norms that are near, in order; of many the nearest, since each is compared."""
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(others - own)
-        near = np.flatnonzero((apart <= 2 * _ALIKE * np.maximum(others, own)).all(axis=1))
-    nearest = near[np.argsort(apart[near, 0], kind="stable")[:_MOST_LIKE]]
-    return sorted(nearest.tolist())
 
 
 def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -154,50 +132,39 @@ def _probed(size: int) -> np.ndarray:
     return np.arange(0, size, max(1, size // _PROBES))
 
 
-def _laid_out(value: np.ndarray) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """The orders of a value's axes, and its probed elements in each."""
-    orders, places = list(_orders(value.shape)), _probed(value.size)
-    laid_out = [value.transpose(axes) for axes in orders]
-    return orders, np.array([each[np.unravel_index(places, each.shape)] for each in laid_out])
+def _probes(
+    kind: tuple[int, np.dtype], values: Mapping[str, np.ndarray]
+) -> tuple[list[tuple[str, tuple[int, ...]]], np.ndarray]:
+    """The values of a size and type in each order of their axes, and their probed elements."""
+    alike = {n: v for n, v in values.items() if v.size > 1 and (v.size, v.dtype) == kind}
+    pairs = [(name, axes) for name, value in alike.items() for axes in _orders(value.shape)]
+    laid_out = (alike[name].transpose(axes) for name, axes in pairs)
+    places = _probed(kind[0])
+    probes = [each[np.unravel_index(places, each.shape)] for each in laid_out]
+    return pairs, np.array(probes, kind[1]).reshape(len(pairs), len(places))
 
 
-def _similar(
-    written: np.ndarray, laid_out: Mapping[str, tuple[list[tuple[int, ...]], np.ndarray]]
-) -> list[tuple[str, tuple[int, ...]]]:
-    """The values, and the orders of their axes, that differ little at the probed elements."""
-    pairs = [(name, axes) for name, (orders, _) in laid_out.items() for axes in orders]
-    if not pairs:
-        return []
-    theirs = np.concatenate([probes for _, probes in laid_out.values()])
-    ours = written.reshape(-1)[_probed(written.size)]
+def _away(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Mean difference along the last axis; of floats, over the mean distance from the mean.
+
+    Elements that are near to each other are near in any order. So their distances say more than
+    their magnitudes: the logits of a text detector are all between -14 and -18.
+    """
     if theirs.dtype.kind != "f":
-        return list(itertools.compress(pairs, np.mean(ours != theirs, axis=1) <= _UNLIKE))
+        return np.mean(ours != theirs, axis=-1)
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-    theirs[~np.isfinite(theirs)] = np.nan
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN, which stays
-        away = np.nanmean(np.abs(np.where(np.isfinite(ours), ours, np.nan) - theirs), axis=1)
-        spread = np.nanmean(np.abs(theirs - np.nanmean(theirs, axis=1, keepdims=True)), axis=1)
-        spread += _EQUAL * np.nanmean(np.abs(theirs), axis=1)
-    return list(itertools.compress(pairs, ~(away > _UNLIKE * spread)))
-
-
-def _mean_away(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean difference over mean distance from the mean; for integers, the share that differs."""
-    if theirs.dtype.kind != "f":
-        return float(np.mean(ours != theirs))
     finite = np.isfinite(theirs)
-    if np.mean(np.isfinite(ours) != finite) > _ALIKE:
-        return np.inf
     both = finite & np.isfinite(ours)
-    a, b = ours[both].astype(np.float64), theirs[both].astype(np.float64)
-    if not a.size:
-        return 0.0
-    # Elements that are near to each other are near in any order. So their distances say more than
-    # their magnitudes: the logits of a text detector are all between -14 and -18.
-    spread = float(np.abs(b - b.mean()).mean() + _EQUAL * np.abs(b).mean())
-    away = float(np.abs(a - b).mean())
-    return away / spread if spread > 0 else float(away > 0)
+    counts = np.maximum(both.sum(axis=-1, keepdims=True), 1)
+
+    def mean(distances: np.ndarray) -> np.ndarray:
+        return np.where(both, distances, 0.0).sum(axis=-1, keepdims=True) / counts
+
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        spread = mean(np.abs(theirs - mean(theirs))) + _EQUAL * mean(np.abs(theirs))
+        away = mean(np.abs(ours - theirs))
+        away = np.where(spread > 0, away / spread, away > 0)[..., 0]
+    return np.maximum(away, np.mean(np.isfinite(ours) != finite, axis=-1))
 
 
 def _part(whole: np.ndarray, wanted: np.ndarray) -> tuple[slice, ...] | None:
@@ -272,27 +239,21 @@ def check_taps(
     allowances are those of the worst value; the text names the first wrong one, in the order in
     which kernels run. The errors are zero, since they are about outputs.
     """
-    wanted = {(tap.site.kernel, tap.site.call): tap for tap in taps}
     used, first = 0.0, ""
 
-    def look(kernel: str, call: int, arguments: Sequence[object]) -> None:
+    def look(written: Written, tap: Tap | None) -> None:
         nonlocal used, first
-        tap = wanted.get((kernel, call))
-        array = _last(arguments)
-        if tap is None or array is None:
-            return
-        value = tap.site.value_of(array, tap.expected.values)
-        if value is None:
+        value = tap and tap.site.value_of(written.array, tap.expected.values)
+        if tap is None or value is None:
             return
         if tap.stepped:
             found = compare_steps(value, tap.expected)
         else:
             found = compare(value, tap.expected, factor * ROOM, "value")
-        _restore(tap, arguments[-1], array)
         used = max(used, found.allowances)
-        first = first or (f"kernel {kernel}: {found.text}" if found.text else "")
+        first = first or (f"kernel {written.kernel}: {found.text}" if found.text else "")
 
-    compiled.observed(inputs, look)
+    _observe(compiled, inputs, taps, look)
     return Difference(used, 0.0, 0.0, first)
 
 
@@ -300,26 +261,31 @@ def written_by(
     compiled: Observable, inputs: list[np.ndarray], taps: Sequence[Tap] = ()
 ) -> list[Written]:
     """Run a library once and copy the output of each kernel; taps are restored."""
-    found = []
-    known = {(tap.site.kernel, tap.site.call): tap for tap in taps}
+    found: list[Written] = []
 
-    def look(kernel: str, call: int, arguments: Sequence[object]) -> None:
-        array = _last(arguments)
-        if array is not None:
-            found.append(Written(kernel, call, array.copy()))
-            if (kernel, call) in known:
-                _restore(known[kernel, call], arguments[-1], array)
+    def look(written: Written, _tap: Tap | None) -> None:
+        found.append(written._replace(array=written.array.copy()))
 
-    compiled.observed(inputs, look)
+    _observe(compiled, inputs, taps, look)
     return found
 
 
-def _restore(tap: Tap, tensor: Any, written: np.ndarray) -> None:
-    if tap.restored and written.dtype == tap.expected.values.dtype:
-        tensor.copyfrom(tap.site.with_value(written, tap.expected.values))
+def _observe(
+    compiled: Observable,
+    inputs: list[np.ndarray],
+    taps: Sequence[Tap],
+    look: Callable[[Written, Tap | None], None],
+) -> None:
+    """Run a library once; each kernel's output, its last argument, is looked at, then restored."""
+    known = {(tap.site.kernel, tap.site.call): tap for tap in taps}
 
+    def observe(kernel: str, call: int, arguments: Sequence[Any]) -> None:
+        if not arguments or not hasattr(arguments[-1], "numpy"):
+            return
+        written = Written(kernel, call, arguments[-1].numpy())
+        tap = known.get((kernel, call))
+        look(written, tap)
+        if tap is not None and tap.restored and written.array.dtype == tap.expected.values.dtype:
+            arguments[-1].copyfrom(tap.site.with_value(written.array, tap.expected.values))
 
-def _last(arguments: Sequence[object]) -> np.ndarray | None:
-    """A kernel's output: its last argument."""
-    given = arguments[-1] if arguments else None
-    return given.numpy() if hasattr(given, "numpy") else None
+    compiled.observed(inputs, observe)

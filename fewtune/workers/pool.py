@@ -16,7 +16,7 @@ from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.process.child_python import SHOW_STDERR
-from fewtune.trial.outcome import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.trial.outcome import Built, Outcome, RequestFailedError, WorkerLostError
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.worker import Worker
 
@@ -26,7 +26,7 @@ _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
 
 # Takes a candidate's place, and its build.
-Done = Callable[[int, Built | Failure], None]
+Done = Callable[[int, Built | Outcome], None]
 
 
 def _next(queue: deque[int]) -> int | None:
@@ -105,7 +105,7 @@ class WorkerPool:
         usual_s = statistics.median(tuple(self._build_s))
         return min(limit_s, max(_LEAST_BUILD_LIMIT_S, 10 * usual_s))
 
-    def build(self, modules: list[str]) -> list[Built | Failure]:
+    def build(self, modules: list[str]) -> list[Built | Outcome]:
         """Compile modules, each on a free worker.
 
         Parameters
@@ -115,7 +115,7 @@ class WorkerPool:
 
         Returns
         -------
-        results : list of Built or Failure
+        results : list of Built or Outcome
             In the order of ``modules``.
 
         Raises
@@ -123,7 +123,7 @@ class WorkerPool:
         MachineError
             If workers keep dying before they take a candidate.
         """
-        results: dict[int, Built | Failure] = {}
+        results: dict[int, Built | Outcome] = {}
 
         self.run(modules, results.__setitem__)
         return [results[place] for place in sorted(results)]
@@ -173,12 +173,12 @@ class WorkerPool:
         with ThreadPoolExecutor(len(self.handles)) as threads:
             list(threads.map(work, range(len(self.handles))))
 
-    def _build_reply(self, worker: int, number: int) -> Built | Failure:
+    def _build_reply(self, worker: int, number: int) -> Built | Outcome:
         handle = self.handles[worker]
         try:
             took_s = handle.receive(self.build_limit_s, "build_timeout")
         except (WorkerLostError, RequestFailedError) as fault:
-            return Failure.of(fault, running=False)
+            return Outcome.of(fault, running=False)
         handle.builds += 1
         self._build_s.append(took_s)
         return Built(worker, number, handle.lives)

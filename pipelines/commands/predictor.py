@@ -94,8 +94,8 @@ def predictor_called(name: str, places: Places) -> Path:
 
 def train(options: argparse.Namespace) -> None:
     """Train a predictor, and write it."""
-    from fewtune.search.practice import Tuned
-    from fewtune.search.practice import train as trained
+    from fewtune.search.warm_start import Tuned
+    from fewtune.search.warm_start import train as trained
 
     places = Places()
     pretrained = trained(
@@ -103,7 +103,6 @@ def train(options: argparse.Namespace) -> None:
         Fingerprint.read(places.fingerprint) if options.models else None,
         [Path(file) for file in options.samples],
         None if options.keep is None else Path(options.keep),
-        options.most_trials,
     )
     pretrained.write(Path(options.output))
     conditions = pretrained.conditions

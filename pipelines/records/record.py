@@ -195,7 +195,7 @@ def _gather(places: Places, result: Result, logs: Iterable[Path], into: Path) ->
     files = [file for folder in folders for file in _kept(folder)]
     # These folders also hold the model itself and its kernels, which are no results.
     files.append(places.imported(result.model) / ImportReport.file_name)
-    files += [places.tasks(result.model) / name for name in ("tasks.json", "tasks.md")]
+    files.append(places.tasks(result.model) / "tasks.json")
     kept = [(file, file.parent.name) for file in files] + [(log, "logs") for log in logs]
     for file, folder in kept:
         if file.is_file():

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import LogInfo, TaskInfo
-from fewtune.bank.bank import FEATURES, Bank, BankReport, read_samples, spread
-from fewtune.bank.build import build_bank
+from fewtune.bank.bank import Bank, build_bank
 from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.search.cost_model import BoostedTrees
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import design_space
@@ -23,7 +21,7 @@ from tests import tuned_tiny
 from tests.made.banks import entry, made_bank, task_info, tiles
 
 
-def made(logs: Path, directory: Path, **options: int) -> BankReport:
+def made(logs: Path, directory: Path, **options: int) -> Bank:
     directory.mkdir()
     return build_bank(BankOptions(logs=str(logs), **options), tuned_tiny.fingerprint(), directory)
 
@@ -60,7 +58,7 @@ def test_equal_logs_give_equal_bytes(built, tmp_path):
     again = two_logs(tmp_path / "elsewhere", ("some/best", "all"))
     made(again, tmp_path / "again")
     names = sorted(path.name for path in built[1].iterdir())
-    assert names == [BankReport.file_name, FEATURES, LogInfo.file_name]
+    assert names == [Bank.file_name, LogInfo.file_name]
     for name in names:
         assert (built[1] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
@@ -76,22 +74,16 @@ def test_a_bank_holds_what_was_searched(built):
     assert (only.flops, only.shapes) == (task.info.flops, task.info.shapes)
     assert only.origins == ["all", "some/best"]
     bank = Bank.read(directory)
-    assert bank.entries[only.workload].space == design_space(task.mod, tuned_tiny.target())
+    assert bank.entries[0].space == design_space(task.mod, tuned_tiny.target())
     assert bank.donations(only.workload) == list(dict(ranked()))
     assert only.best_ms == pytest.approx(ranked()[0][1] * 1e3)
 
 
 @pytest.mark.slow
-def test_distilling_keeps_the_best_and_a_spread(tmp_path):
+def test_distilling_keeps_the_best(tmp_path):
     logs = two_logs(tmp_path / "logs", ("all", "some/best"))
-    (only,) = made(logs, tmp_path / "few", best=2, samples=3).entries
+    (only,) = made(logs, tmp_path / "few", best=2).entries
     assert Bank.read(tmp_path / "few").donations(only.workload) == list(dict(ranked()))[:2]
-    (samples,) = read_samples(tmp_path / "few", 1)
-    times_s = [time_s for _, time_s in ranked()]
-    assert samples.times_s == pytest.approx([times_s[rank] for rank in spread(len(times_s), 3)])
-    assert all(rows.shape[1] == 164 and len(rows) for rows in samples.features)
-    assert spread(10, 4) == [0, 3, 6, 9]
-    assert (spread(3, 4), spread(9, 1), spread(9, 0)) == ([0, 1, 2], [0], [])
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -152,11 +144,8 @@ def test_a_damaged_bank_is_named(built, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(built[1], damaged)
     bank = Bank.read(damaged)
-    (damaged / FEATURES).write_bytes(b"PK")
-    with pytest.raises(InputError, match="does not hold the samples of the bank"):
-        bank.teach(BoostedTrees())
     with pytest.raises(InputError, match="the bank holds no workload 0: run select_tasks again"):
         bank.donations("0")
-    (damaged / BankReport.file_name).write_text("{}")
+    (damaged / Bank.file_name).write_text("{}")
     with pytest.raises(InputError, match="sources: Field required; run its stage again"):
         Bank.read(damaged)

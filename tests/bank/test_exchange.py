@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.bank.build import build_bank
+from fewtune.bank.bank import build_bank
 from fewtune.bank.exchange import export_bank, import_bank
 from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError

@@ -1,8 +1,9 @@
 """Banks written by hand: workloads with a design space and nothing to give."""
 
 from fewtune.artifacts import TaskInfo
-from fewtune.bank.bank import Bank, BankEntry, BankReport
-from fewtune.similarity.similarity import CategoricalSampling, DesignSpace, SpaceTrace, TileSampling
+from fewtune.bank.bank import Bank, BankEntry
+from fewtune.schedule.tiling import divisors
+from fewtune.similarity.similarity import DesignSpace, Sampling, SpaceTrace
 
 # Traces of differing numbers of instructions may share a form; nothing is similar in them then.
 FORM = ("tiled",)
@@ -10,8 +11,8 @@ FORM = ("tiled",)
 
 def tiles(*extents: int, choice: tuple[int, ...] = ()) -> DesignSpace:
     """One trace that splits loops of these extents, and chooses among some numbers."""
-    samplings = [TileSampling(extent, 4, 64) for extent in extents]
-    chosen = [CategoricalSampling(frozenset(choice))] if choice else []
+    samplings = [Sampling("tile", tuple(divisors(extent))) for extent in extents]
+    chosen = [Sampling("category", choice)] if choice else []
     return DesignSpace((SpaceTrace(FORM, (*samplings, *chosen)),))
 
 
@@ -34,7 +35,7 @@ def entry(
 
 def made_bank(*entries: BankEntry) -> Bank:
     """A bank of these workloads."""
-    return Bank(BankReport(sources=[], entries=list(entries)))
+    return Bank(sources=[], entries=list(entries))
 
 
 def task_info(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fewtune.sharing.judges import Entry, Judged
-from fewtune.trial.outcome import WRONG_OUTPUT, Failure, Outcome
+from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 from fewtune.tuning.final import Final
 from fewtune.tuning.task_state import TaskState
 
@@ -29,7 +29,7 @@ class MadeJudge:
             for key in entry.keys:
                 said = self._says(name, key)
                 if isinstance(said, str):
-                    found.failures[name, key] = Outcome.failed(Failure(WRONG_OUTPUT, said))
+                    found.failures[name, key] = Outcome(None, WRONG_OUTPUT, said)
                 else:
                     samples[key] = [said * entry.state.progress.weight]
             found.finals[name] = Final.of(list(samples), [list(samples.values())] * 2)

@@ -5,7 +5,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from fewtune.prediction.choose import most_promising
+from fewtune.prediction.predict import most_promising
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior

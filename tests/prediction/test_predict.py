@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fewtune.artifacts import LogInfo, PredictReport, TuneReport
-from fewtune.bank.bank import BankReport
+from fewtune.bank.bank import Bank
 from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions, TuneOptions
@@ -95,7 +95,7 @@ def test_where_every_kernel_is_wrong_the_default_stays():
 @pytest.mark.slow
 def test_what_a_bank_holds_itself_is_known(tmp_path):
     bank = tuned_tiny.bank(tmp_path)
-    report = BankReport.read(bank)
+    report = Bank.read(bank)
     (entry,) = report.entries
 
     def found(fastest_times: float) -> Chosen:

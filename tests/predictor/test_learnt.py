@@ -7,7 +7,6 @@ from fewtune.predictor import LEARNT_FOLDER, learnt
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import FLOATS, Predictor
 from fewtune.predictor.pretrained import TaskSamples
-from fewtune.predictor.training_samples import Sampled
 from tests import tuned_tiny
 
 DEEP = NAMES.index("inner_reduction")
@@ -37,7 +36,7 @@ def rows(count=40):
 
 def slow_where_deep(kind, task=1):
     name = learnt.name_of(kind, f"{task:016x}")
-    return Sampled(name, TaskSamples(rows(), 1e-3 * np.exp(rows()[:, DEEP] / 4)))
+    return TaskSamples(rows(), 1e-3 * np.exp(rows()[:, DEEP] / 4), name)
 
 
 def ratings(kind=FLOATS, machine=None, own=()):

@@ -15,7 +15,6 @@ from fewtune.predictor.predictor import (
     consensus_for,
     extrapolated,
     predictor_for,
-    pretrained_for,
 )
 from fewtune.predictor.pretrained import Pretrained, TaskSamples, log_speeds, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -88,8 +87,8 @@ def test_what_is_shipped_fits_these_features_and_says_its_conditions():
     for path in shipped():
         each = Pretrained.read(path)
         target = tvm.target.Target(each.conditions["target"])
-        assert each.lanes == CpuTraits.of(target).lanes("float32")
-        assert each.threads == 2
+        assert each.conditions["lanes"] == CpuTraits.of(target).lanes("float32")
+        assert each.conditions["threads"] == 2
         assert each.conditions["tasks"] > 50
         assert {"device", "models", "target", "trials"} <= set(each.conditions)
     # Who resumes a journal must have them all as they were.
@@ -99,9 +98,9 @@ def test_what_is_shipped_fits_these_features_and_says_its_conditions():
 def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(monkeypatch):
     def chosen_for(name: str) -> str:
         told = {"kind": "llvm", "mcpu": name, "num-cores": 2, "keys": ["cpu"]}
-        chosen = pretrained_for("auto", tvm.target.Target(told))
+        chosen = predictor_for("auto", tvm.target.Target(told))
         assert chosen is not None
-        return chosen.conditions["target"]["mcpu"]
+        return chosen.pretrained.conditions["target"]["mcpu"]
 
     assert chosen_for("znver5") == "znver5"
     assert chosen_for("znver4") == "znver4"
@@ -182,7 +181,7 @@ class Fixed(Pretrained):
 def test_the_nearest_has_half_of_the_say_and_the_others_share_the_rest():
     told = Consensus(Fixed(-0.4), [Fixed(-0.1), Fixed(-0.3)])
     assert told.expected(np.zeros((2, len(NAMES)))) == pytest.approx([-0.3, -0.3])
-    assert (told.lanes, told.threads) == (16, 2)
+    assert told.conditions == {"lanes": 16, "threads": 2}
 
 
 @pytest.mark.parametrize("risk", ["many", "is_odd_vector"])
@@ -196,7 +195,7 @@ def test_a_tile_that_may_spill_or_be_taken_apart_rates_lower(risk):
 
 def test_all_predictors_for_such_vectors_and_threads_are_asked():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
-    fitting = [path for path in shipped() if Pretrained.read(path).lanes == 16]
+    fitting = [path for path in shipped() if Pretrained.read(path).conditions["lanes"] == 16]
     features = np.random.default_rng(0).random((5, len(NAMES)))
     found = consensus_for(AUTO, target)
     nearest = predictor_for(AUTO, target)

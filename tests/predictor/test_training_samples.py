@@ -8,8 +8,13 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.predictor.feature_names import NAMES
-from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.predictor.pretrained import (
+    Pretrained,
+    TaskSamples,
+    read_samples,
+    require_alike,
+    write_samples,
+)
 
 CONDITIONS: dict[str, Any] = {
     "device": "a CPU",
@@ -21,14 +26,13 @@ CONDITIONS: dict[str, Any] = {
 }
 
 
-def sampled() -> list[Sampled]:
+def sampled() -> list[TaskSamples]:
     random = np.random.default_rng(0)
     return [
-        Sampled(
+        TaskSamples(
+            random.random((count, len(NAMES)), dtype="float32"),
+            1e-3 + random.random(count),
             f"conv2d {count}",
-            TaskSamples(
-                random.random((count, len(NAMES)), dtype="float32"), 1e-3 + random.random(count)
-            ),
         )
         for count in (5, 1, 12)
     ]
@@ -38,15 +42,13 @@ def test_what_is_kept_teaches_the_same(tmp_path):
     given = sampled()
     write_samples(tmp_path / "own.npz", given, CONDITIONS)
     found, conditions = read_samples(tmp_path / "own.npz")
-    assert [each.shapes for each in found] == [each.shapes for each in given]
+    assert [each.name for each in found] == [each.name for each in given]
     assert conditions == {**CONDITIONS, "features": list(NAMES)}
     for read, was in zip(found, given, strict=True):
-        np.testing.assert_array_equal(read.samples.features, was.samples.features)
-        np.testing.assert_array_equal(read.samples.times_s, was.samples.times_s)
-    first, second = (
-        Pretrained.train([each.samples for each in some], CONDITIONS) for some in (given, found)
-    )
-    features = given[2].samples.features
+        np.testing.assert_array_equal(read.features, was.features)
+        np.testing.assert_array_equal(read.times_s, was.times_s)
+    first, second = (Pretrained.train(some, CONDITIONS) for some in (given, found))
+    features = given[2].features
     np.testing.assert_array_equal(first.expected(features), second.expected(features))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fewtune.schedule_check.arguments import Parameter, Signature, drawn
+from fewtune.schedule_check.check import Parameter, Signature, drawn
 
 
 def weights(*shape: int) -> np.ndarray:

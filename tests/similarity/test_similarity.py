@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import tvm
+from fewtune.schedule.tiling import divisors
 from fewtune.similarity.similarity import (
-    CategoricalSampling,
     DesignSpace,
-    LocationSampling,
+    Sampling,
     SpaceTrace,
-    TileSampling,
     design_space,
     sampling_overlap,
     similarity_matrix,
@@ -23,8 +22,8 @@ from tests.made.products import matrix_product
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
 
-def tile(extent: int, parts: int = 4) -> TileSampling:
-    return TileSampling(extent, parts, 64)
+def tile(extent: int, parts: int = 4) -> Sampling:
+    return Sampling(f"SamplePerfectTile {parts} 64", tuple(divisors(extent)))
 
 
 def space(*extents: int, form: str = "tiled", traces: int = 1) -> DesignSpace:
@@ -39,9 +38,9 @@ def space(*extents: int, form: str = "tiled", traces: int = 1) -> DesignSpace:
         (tile(12), tile(18), 4 / 8),  # 1 2 3 6 of 1 2 3 4 6 9 12 18
         (tile(13), tile(27), 1 / 5),
         (tile(12), tile(12, parts=2), 0.0),
-        (CategoricalSampling(frozenset({0, 16})), CategoricalSampling(frozenset({0, 64})), 1 / 3),
-        (LocationSampling(), LocationSampling(), 1.0),
-        (LocationSampling(), tile(12), 0.0),
+        (Sampling("category", (0, 16)), Sampling("category", (0, 64)), 1 / 3),
+        (Sampling("location"), Sampling("location"), 1.0),
+        (Sampling("location"), tile(12), 0.0),
     ],
 )
 def test_overlap_of_a_sampling(a, b, overlap):
@@ -79,8 +78,8 @@ def test_other_forms_and_families_are_unlike():
 def test_space_of_a_matrix_product():
     first = design_space(matrix_product(32, 48, 64), TARGET)
     assert first == design_space(matrix_product(32, 48, 64), TARGET)
-    tiles = [it for it in first.traces[0].samplings if isinstance(it, TileSampling)]
-    assert [(it.extent, it.parts) for it in tiles] == [(32, 4), (48, 4), (64, 2)]
+    tiles = [it for it in first.traces[0].samplings if it.kind.startswith("SamplePerfectTile")]
+    assert tiles == [tile(32), tile(48), tile(64, parts=2)]
     other = design_space(matrix_product(32, 96, 64), TARGET)
     assert other.traces[0].form == first.traces[0].form
     # Divisors of 48 and 96 overlap 10 in 12; rows, depth and the unrolling are the same.

@@ -1,7 +1,7 @@
 """The largest shape's task that a task of another shape takes schedules from."""
 
 from fewtune.artifacts import TaskInfo
-from fewtune.task.twins import twins_of
+from fewtune.task.extract import twins_of
 from tests.made.tasks import made_task
 
 

@@ -13,7 +13,7 @@ from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing.timer import Race
-from fewtune.trial.outcome import Built, Failure
+from fewtune.trial.outcome import Built, Outcome
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 from fewtune.workers.worker import Worker
@@ -78,7 +78,7 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
 def test_a_failing_build_costs_its_candidate_only(pool, good):
     pid = pool.handles[0].pid
     bad, fine = pool.build(["no module at all", good])
-    assert isinstance(bad, Failure)
+    assert isinstance(bad, Outcome)
     assert bad.cause == "build_error"
     assert bad.message
     assert isinstance(fine, Built)
@@ -132,7 +132,7 @@ def test_a_worker_killed_while_building_costs_one_candidate(pool, good, monkeypa
     real_receive = handle.receive
     monkeypatch.setattr(handle, "receive", kill_once_then_receive)
     lost, next_one = pool.build([good, good])
-    assert isinstance(lost, Failure)
+    assert isinstance(lost, Outcome)
     assert lost.cause == "worker_crash"
     assert lost.message == "a worker was killed by signal 9 (SIGKILL), perhaps for want of memory"
     assert isinstance(next_one, Built)
@@ -169,7 +169,7 @@ def test_a_hanging_build_is_killed(pool, good, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(pool, "options", replace(pool.options, build_timeout_s=0.01))
         (result,) = pool.build([good])
-    assert result == Failure("build_timeout", "no answer in 0.01 s, killed")
+    assert result == Outcome(None, "build_timeout", "no answer in 0.01 s, killed")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -7,7 +7,8 @@ a CPU from the strides of its loops (`fewtune.task.access`), on a GPU from TVM's
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
@@ -21,22 +22,506 @@ from fewtune.schedule.blocks import (
     ScheduleError,
     blocks_of,
     condition_axes,
+    conditions_of,
     describe,
     estimated_us,
     inline_injective,
+    reduces,
     shares_inner_loop,
 )
-from fewtune.schedule.defaults.reduction import schedule_reduction, schedule_rows
 from fewtune.schedule.tiling import (
     LEAST_PARALLEL_US,
     contiguous_axis,
+    divisors,
     parallel_outer,
+    plain_width,
+    register_tile,
     split_off,
     vector_width,
     vectorize_inner,
+    vectorize_last,
 )
+from fewtune.task.access import nodes_of
 from fewtune.task.analysis import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
 from fewtune.task.weight_layout import FREE
+
+
+def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+    """The elementwise block after a reduction.
+
+    None unless it is the reduction's only consumer, and the reduction its only producer.
+    """
+    consumers = list(sch.get_consumers(block.handle))
+    if len(consumers) != 1:
+        return None
+    tail = describe(sch, consumers[0])
+    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
+        return None
+    return None if _has_border(sch, tail) else tail
+
+
+def _has_border(sch: tvm.s_tir.Schedule, tail: Block) -> bool:
+    """Whether an index decides if the block reads anything, as in a padding.
+
+    Loops over the reduction's results would leave out the elements that read nothing.
+    """
+    conditions = conditions_of(sch.get(tail.handle))
+    return any(not nodes_of(condition, tvm.ir.TensorLoad) for condition in conditions)
+
+
+def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
+    """Compute the block after a reduction at one of its loops, if possible, and vectorise it.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+        The reduction.
+    loop : LoopRV
+    traits : CpuTraits or None
+        None if each iteration of the loop has one result: there is nothing to vectorise.
+    """
+    tail = tail_of(sch, block)
+    if tail is None:
+        return
+    try:
+        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
+    except ScheduleError:
+        return
+    if traits is not None and not shares_inner_loop(sch, tail.handle):
+        vectorize_last(sch, tail.handle, traits, tail.data_type)
+
+
+def across_lanes(
+    sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Reduce along the contiguous reduction axis into the lanes of a vector, then sum up the lanes.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+    along : int
+        The contiguous reduction axis.
+    traits : CpuTraits
+    parallel : bool
+        Whether the block has enough work for threads.
+
+    Returns
+    -------
+    changed : bool
+    """
+    lanes = traits.lanes(block.data_type)
+    loops = list(sch.get_loops(block.handle))
+    spatial = [
+        (loop, extent)
+        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
+        if kind == "S"
+    ]
+    reductions = [i for i, kind in enumerate(block.kinds) if kind == "R"]
+    fused, extent = [along], block.extents[along]
+    if reductions == list(range(reductions[0], along + 1)) and _dense(block, reductions):
+        fused, extent = reductions, prod(block.extents[i] for i in reductions)
+    loop = sch.fuse(*[loops[i] for i in fused]) if len(fused) > 1 else loops[along]
+    shorter = [d for d in divisors(extent) if d <= min(4 * lanes, extent - 1)]
+    width = max(shorter, key=lambda d: (gcd(d, lanes), d), default=1)
+    sch.reorder(*[s for s, _ in spatial], *[loops[i] for i in reductions if i not in fused], loop)
+    place = parallel_outer(sch, spatial, traits) if parallel and spatial else None
+    if place is None and spatial:
+        place = spatial[-1][0]
+    if width > 1:
+        _, lane = split_off(sch, loop, extent, width)
+        partial = sch.rfactor(lane, 0)
+        handle = block.handle
+        if place is not None:
+            sch.compute_at(partial, sch.get_loops(handle)[0], preserve_unit_loops=True)
+        own = list(sch.get_loops(partial))
+        _place_lanes(sch, partial, own, width, lanes)
+    if place is not None:
+        attach_tail(sch, block, sch.get_loops(block.handle)[0], traits=None)
+    return True
+
+
+def _place_lanes(
+    sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
+) -> None:
+    """Vectorise the lanes of partial results, inside the loop over their steps."""
+    kinds = [
+        "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
+        for axis in sch.get(partial).iter_vars
+    ]
+    lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
+    after = own[own.index(lane) + 1 :]
+    if after and "R" in kinds:
+        sch.reorder(*after, lane)
+    first = after[0] if after else None
+    vectorize_inner(sch, lane, width, lanes)
+    if first is not None:
+        sch.decompose_reduction(partial, first)
+
+
+def _dense(block: Block, axes: list[int]) -> bool:
+    """Whether the axes are contiguous with each other in every read."""
+    for walk in block.reads:
+        if walk is None:
+            return False
+        for above, below in zip(axes, axes[1:], strict=False):
+            if block.extents[above] == 1 or block.extents[below] == 1:
+                continue
+            if walk[above].stride != walk[below].stride * block.extents[below]:
+                return False
+    return True
+
+
+# Reductions of up to so many steps are unrolled, such as windows of pools and depthwise kernels.
+_MOST_UNROLLED_STEPS = 16
+_MOST_UNROLLED_OPERATIONS = 160
+# If rows are split among threads, every thread reads all weights. That pays if each thread has at
+# least so many pixels.
+_PIXELS_A_THREAD = 48
+# Accumulators of a long reduction stay in the first-level cache.
+_STREAM_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axis to vectorise, the length of its contiguous runs, and the axis that reuses reads."""
+
+    vector: int
+    run: int
+    reuse: int | None
+
+
+def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+    """Schedule a reduction, and the elementwise block after it if there is one.
+
+    Returns
+    -------
+    changed : bool
+
+    Raises
+    ------
+    ScheduleError
+        If TVM refuses a step; the schedule is then incomplete.
+    """
+    parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
+    lanes = traits.lanes(block.data_type)
+    along = _contiguous_reduction(block)
+    axes = _axes(block)
+    strided = axes is None or not _reads_contiguous(block, axes.vector)
+    if strided and along is not None and block.extents[along] >= lanes // 2:
+        return across_lanes(sch, block, along, traits, parallel)
+    if axes is None:
+        return parallel and _rows_only(sch, block, traits)
+    if axes.reuse is None and block.reduction_extent > _MOST_UNROLLED_STEPS:
+        return _stream(sch, block, axes, traits, parallel)
+    return _register_tiled(sch, block, axes, traits, parallel)
+
+
+def _axes(block: Block) -> _Axes | None:
+    vector = contiguous_axis(block)
+    if vector is None:
+        return None
+    run = block.extents[vector]
+    for walk in block.known_reads:
+        run = gcd(run, walk[vector].run)
+    reuse, longest = None, 1
+    for axis, (kind, extent) in enumerate(zip(block.kinds, block.extents, strict=True)):
+        if kind != "S" or axis == vector:
+            continue
+        shared = any(
+            walk[vector].stride != 0 and walk[axis].stride == 0 for walk in block.known_reads
+        )
+        # Of equal axes the innermost, whose elements are nearest in memory.
+        if shared and extent > 1 and (extent >= longest or longest < 4):
+            reuse, longest = axis, extent
+    return _Axes(vector, run, reuse)
+
+
+def _reads_contiguous(block: Block, axis: int) -> bool:
+    return all(walk[axis].stride in (0, 1) for walk in block.known_reads)
+
+
+def _contiguous_reduction(block: Block) -> int | None:
+    """The reduction axis along which every read that moves with it is contiguous."""
+    for axis in reversed(range(len(block.kinds))):
+        if block.kinds[axis] != "R" or block.extents[axis] == 1:
+            continue
+        walks = block.known_reads
+        if walks and all(walk[axis].stride in (0, 1) for walk in walks):
+            return axis if any(walk[axis].stride == 1 for walk in walks) else None
+        return None
+    return None
+
+
+def _is_unrolled(block: Block) -> bool:
+    return block.reduction_extent <= _MOST_UNROLLED_STEPS
+
+
+def _tile(block: Block, axes: _Axes, traits: CpuTraits) -> tuple[int, int]:
+    """Rows and width of the tile of outputs that registers keep."""
+    lanes, steps = traits.lanes(block.data_type), block.reduction_extent
+    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if _is_unrolled(block) else 1 << 30
+    if axes.reuse is None:
+        rows, width = 1, vector_width(axes.run, lanes, 4)
+    else:
+        rows, width = register_tile(
+            block.extents[axes.reuse], axes.run, traits, block.data_type, bound
+        )
+    if width == 1 or not _reads_contiguous(block, axes.vector):
+        # LLVM vectorises the loop. If it is short, a few rows share its loads.
+        width, rows = plain_width(axes.run), 1
+        if axes.reuse is not None and width < lanes:
+            rows = gcd(block.extents[axes.reuse], 4)
+    return rows, width
+
+
+def _register_tiled(
+    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Keep a tile of outputs in registers during the whole reduction."""
+    lanes, unrolled = traits.lanes(block.data_type), _is_unrolled(block)
+    rows, width = _tile(block, axes, traits)
+    contraction = axes.reuse is not None and not unrolled
+    handle = block.handle
+    if contraction and tail_of(sch, block) is None:
+        # Accumulators have a buffer of their own: LLVM would store to the output in every step.
+        sch.cache_write(handle, 0, "global")
+    loops = list(sch.get_loops(handle))
+    spatial: list[tuple[Any, int]] = []
+    batch: list[tuple[Any, int]] = []
+    inner_rows = None
+    for position, loop in enumerate(loops):
+        if block.kinds[position] != "S":
+            continue
+        extent = block.extents[position]
+        if position == axes.vector:
+            vector_outer, inner_vector = split_off(sch, loop, extent, width)
+            vector_entry = (vector_outer, extent // width)
+            spatial.append(vector_entry)
+        elif position == axes.reuse:
+            outer, inner_rows = split_off(sch, loop, extent, rows)
+            spatial.append((outer, extent // rows))
+        else:
+            is_batch = contraction and _is_batch(block, position)
+            (batch if is_batch else spatial).append((loop, extent))
+    if contraction:
+        # All pixels use one slice of the weights, which stays in the cache, then the next slice.
+        # The products of a batch are computed one after the other.
+        spatial.remove(vector_entry)
+        own_rows = [] if batch else _rows_of_threads(sch, block, axes, spatial, traits)
+        spatial = [*batch, *own_rows, vector_entry, *spatial]
+    reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
+    inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
+    sch.reorder(*[loop for loop, _ in spatial], *reductions, *inner)
+    if parallel:
+        place = parallel_outer(sch, spatial, traits, keep=0 if contraction else 1)
+    else:
+        place = spatial[-1][0]
+    attach_tail(sch, block, place, traits)
+    if inner_rows is not None:
+        sch.unroll(inner_rows)
+    if unrolled:
+        for loop in reductions:
+            sch.unroll(loop)
+    vectorize_inner(sch, inner_vector, width, lanes)
+    start = sch.decompose_reduction(handle, reductions[0])
+    # It keeps vectors, but not unrolled loops.
+    if inner_rows is not None and not _is_scheduled(sch, row := sch.get_loops(start)[-2]):
+        sch.unroll(row)
+    return True
+
+
+def _rows_of_threads(
+    sch: tvm.s_tir.Schedule,
+    block: Block,
+    axes: _Axes,
+    spatial: list[tuple[Any, int]],
+    traits: CpuTraits,
+) -> list[tuple[Any, int]]:
+    """Split the outermost rows among the threads, if there are enough rows.
+
+    Kernels without a reduction split rows. If the kernel before them splits columns, half of their
+    input is in the other core's cache. Each of eleven scalings of 14x14 planes in DenseNet 121 took
+    0.05 to 0.1 ms after such a convolution, others took 0.014 ms (an EPYC).
+
+    Returns
+    -------
+    parts : list of (loop, extent)
+        The loop over threads, or none. The loop inside it replaces the split loop in ``spatial``.
+    """
+    pixels = block.spatial_extent // block.extents[axes.vector]
+    if traits.threads == 1 or pixels < _PIXELS_A_THREAD * traits.threads:
+        return []
+    for place, (loop, extent) in enumerate(spatial):
+        if extent % traits.threads == 0:
+            part, rest = split_off(sch, loop, extent, extent // traits.threads)
+            spatial[place] = (rest, extent // traits.threads)
+            return [(part, traits.threads)]
+        if extent > 1:
+            break
+    return []
+
+
+def _is_batch(block: Block, axis: int) -> bool:
+    """Whether every operand moves along an axis, as along the batch of a batched product."""
+    is_moved = all(walk[axis].stride != 0 for walk in block.known_reads)
+    return block.extents[axis] > 1 and is_moved
+
+
+def _stream(
+    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Read memory once, in its order, and add to a row of accumulators in the cache.
+
+    For matrix-vector products and means over pixels. They use every element once, so they gain by
+    whole cache lines, not by register tiles.
+    """
+    lanes = traits.lanes(block.data_type)
+    extent = block.extents[axes.vector]
+    others = block.spatial_extent // extent
+    wanted = 1 if others >= 2 * traits.threads or not parallel else 2 * traits.threads
+    usable = [
+        d for d in divisors(extent) if d <= _STREAM_ELEMENTS and extent // d * others >= wanted
+    ]
+    chunk = max(usable, key=lambda d: (d >= 4 * lanes, gcd(d, lanes), d))
+    width = vector_width(gcd(chunk, axes.run), lanes, 2)
+    if width == 1:
+        width = plain_width(chunk)
+    loops = list(sch.get_loops(block.handle))
+    spatial: list[tuple[Any, int]] = []
+    for position, loop in enumerate(loops):
+        if block.kinds[position] != "S":
+            continue
+        if position == axes.vector:
+            outer, middle, inner = sch.split(loop, [extent // chunk, chunk // width, width])
+            spatial.append((outer, extent // chunk))
+        else:
+            spatial.append((loop, block.extents[position]))
+    reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
+    last = max(i for i, kind in enumerate(block.kinds) if kind == "R")
+    step = max(d for d in divisors(block.extents[last]) if d <= 8)
+    if step > 1:
+        reductions[-1], steps = split_off(sch, reductions[-1], block.extents[last], step)
+        sch.reorder(*[s for s, _ in spatial], *reductions, middle, steps, inner)
+        sch.unroll(steps)
+    else:
+        sch.reorder(*[s for s, _ in spatial], *reductions, middle, inner)
+    place = parallel_outer(sch, spatial, traits) if parallel else spatial[-1][0]
+    attach_tail(sch, block, place, traits)
+    vectorize_inner(sch, inner, width, lanes)
+    sch.decompose_reduction(block.handle, reductions[0])
+    return True
+
+
+def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+    """Run the spatial loops in parallel, without vectors."""
+    loops = sch.get_loops(block.handle)
+    outer = [
+        (loop, extent)
+        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
+        if kind == "S"
+    ]
+    if not outer or block.kinds[: len(outer)] != "S" * len(outer):
+        return False
+    place = parallel_outer(sch, outer, traits)
+    attach_tail(sch, block, place, traits)
+    return True
+
+
+def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+    """Compute all blocks inside one parallel loop over the rows that they share.
+
+    Returns
+    -------
+    changed : bool
+        False if the blocks do not share rows; the schedule is then unchanged.
+    """
+    handles = blocks_of(sch)
+    described = [describe(sch, handle) for handle in handles]
+    blocks = [block for block in described if block is not None]
+    if len(blocks) < len(handles) or sch.get_consumers(handles[-1]):
+        return False
+    last = blocks[-1]
+    shared = _shared_axes(blocks)
+    if shared == 0:
+        return False
+    work_us = sum((estimated_us(sch, block.handle, block) for block in blocks), 0.0)
+    rows = [(loop, last.extents[i]) for i, loop in enumerate(sch.get_loops(last.handle)[:shared])]
+    if work_us < LEAST_PARALLEL_US:
+        outer = sch.fuse(*[loop for loop, _ in rows]) if shared > 1 else rows[0][0]
+    elif prod(extent for _, extent in rows) >= traits.threads:
+        outer = parallel_outer(sch, rows, traits)
+    else:
+        return False
+    partial = [_in_lanes(sch, block, traits) if block.is_reduction else [] for block in blocks]
+    steps = [
+        each
+        for block, before in zip(blocks, partial, strict=True)
+        for each in (*before, block.handle)
+    ]
+    for handle in reversed(steps[:-1]):
+        sch.compute_at(handle, outer, preserve_unit_loops=True)
+    for block, before in zip(blocks, partial, strict=True):
+        for each in before:
+            _vectorize_lanes(sch, each, outer)
+        if not block.is_reduction and _inside(sch, block.handle, outer):
+            vectorize_last(sch, block.handle, traits, block.data_type, most_vectors=1)
+    return True
+
+
+def _shared_axes(blocks: list[Block]) -> int:
+    """The number of leading axes that are spatial and have the same extent in all blocks."""
+    count = 0
+    while all(len(block.extents) > count and block.kinds[count] == "S" for block in blocks):
+        if len({block.extents[count] for block in blocks}) > 1:
+            break
+        count += 1
+    # The last axis of the result stays inside the loop, to be vectorised.
+    return min(count, len(blocks[-1].extents) - 1)
+
+
+def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[Any]:
+    """Reduce along the last axis into the lanes of a vector, and these into a quarter of the lanes.
+
+    This is possible only before the block is computed at the loop over rows.
+
+    Returns
+    -------
+    partial : list
+        The new blocks of partial results, in order; none if the block is unchanged.
+    """
+    if len(block.writes) > 1:
+        return []
+    lanes = traits.lanes(block.data_type)
+    partial = []
+    for most in (lanes, lanes // 4):
+        loop = sch.get_loops(block.handle)[-1]
+        extent = int(sch.get(loop).extent)
+        width = vector_width(extent, most, 1)
+        if not (max(2, most // 2) <= width < extent):
+            break
+        _, lane = sch.split(loop, [extent // width, width])
+        try:
+            partial.append(sch.rfactor(lane, 0))
+        except ScheduleError:
+            break
+    return partial
+
+
+def _inside(sch: tvm.s_tir.Schedule, handle: Any, outer: Any) -> list[Any]:
+    """The loops of a block inside the loop over rows."""
+    loops = list(sch.get_loops(handle))
+    return loops[[sch.get(loop).same_as(sch.get(outer)) for loop in loops].index(True) + 1 :]
+
+
+def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
+    """Vectorise partial results, so that they stay in a register during their reduction."""
+    lane, *_, step = _inside(sch, partial, outer)
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(partial, step)
+
 
 # Elements of a cache line in fp32: tiles of this size use every byte of the lines that they load.
 _TRANSPOSE_TILE = 16
@@ -57,11 +542,14 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
     axis = contiguous_axis(block)
     loops = list(sch.get_loops(block.handle))
-    if axis is None or axis != _last_axis(block):
-        return parallel and _parallel_only(sch, block, loops, traits)
+    sized = list(zip(loops, block.extents, strict=True))
+    if axis is None or axis != block.long_axes[-1]:
+        if parallel:
+            parallel_outer(sch, sized, traits, keep=max(0, len(sized) - 1))
+        return parallel
     across = _read_axis(block, axis)
     if across is not None:
-        return _transpose(sch, block, loops, (across, axis), traits, parallel)
+        return _transpose(sch, block, sized, (across, axis), traits, parallel)
     chosen = condition_axes(sch, block.handle)
     first = max(_first_fusible(block, axis), *(min(i + 1, axis) for i in (-1, *chosen)))
     extent, run = 1, 0
@@ -70,7 +558,7 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     walks = [walk for walk in (*block.reads, *block.writes) if walk is not None]
     run = extent if first < axis else gcd(extent, *(w[axis].run for w in walks))
     inner = sch.fuse(*loops[first : axis + 1]) if first < axis else loops[axis]
-    outer = [(loop, block.extents[i]) for i, loop in enumerate(loops[:first])]
+    outer = sized[:first]
     lanes = traits.lanes(block.data_type)
     # If a condition differs between the lanes of a vector, TVM makes a scalar loop of it. LLVM
     # evaluates the condition once for a loop of one register's length: concatenation of four
@@ -90,19 +578,6 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     if parallel and outer:
         parallel_outer(sch, outer, traits, keep=1 if width < extent else 0)
     return width > 1 or (parallel and bool(outer))
-
-
-def _last_axis(block: Block) -> int:
-    longer = [axis for axis, extent in enumerate(block.extents) if extent > 1]
-    return longer[-1] if longer else 0
-
-
-def _parallel_only(
-    sch: tvm.s_tir.Schedule, block: Block, loops: list[Any], traits: CpuTraits
-) -> bool:
-    outer = [(loop, block.extents[i]) for i, loop in enumerate(loops)]
-    parallel_outer(sch, outer, traits, keep=max(0, len(outer) - 1))
-    return True
 
 
 def _first_fusible(block: Block, axis: int) -> int:
@@ -126,8 +601,8 @@ def _first_fusible(block: Block, axis: int) -> int:
 
 def _read_axis(block: Block, axis: int) -> int | None:
     """The axis along which a read is contiguous, if that is not the axis of the write."""
-    for walk in block.reads:
-        if walk is None or walk[axis].stride in (0, 1):
+    for walk in block.known_reads:
+        if walk[axis].stride in (0, 1):
             continue
         for other in reversed(range(axis)):
             if walk[other].stride == 1 and walk[other].run >= 8:
@@ -138,7 +613,7 @@ def _read_axis(block: Block, axis: int) -> int | None:
 def _transpose(
     sch: tvm.s_tir.Schedule,
     block: Block,
-    loops: list[Any],
+    sized: list[tuple[Any, int]],
     axes: tuple[int, int],
     traits: CpuTraits,
     parallel: bool,
@@ -150,17 +625,14 @@ def _transpose(
     across, axis = axes
     rows = vector_width(block.extents[across], _TRANSPOSE_TILE, 2)
     columns = vector_width(block.extents[axis], _TRANSPOSE_TILE, 1)
-    across_outer, across_inner = split_off(sch, loops[across], block.extents[across], rows)
-    axis_outer, axis_inner = split_off(sch, loops[axis], block.extents[axis], columns)
-    outer = []
-    for position, loop in enumerate(loops):
-        extent = block.extents[position]
-        if position == across:
-            outer.append((across_outer, extent // rows))
-        elif position == axis:
-            outer.append((axis_outer, extent // columns))
-        else:
-            outer.append((loop, extent))
+    widths = {across: rows, axis: columns}
+    outer, inner = [], []
+    for position, (loop, extent) in enumerate(sized):
+        if position in widths:
+            loop, tile = split_off(sch, loop, extent, widths[position])
+            inner.append(tile)
+        outer.append((loop, extent // widths.get(position, 1)))
+    across_inner, axis_inner = inner
     if columns >= _TRANSPOSE_TILE // 2:
         sch.reorder(*[loop for loop, _ in outer], across_inner, axis_inner)
         sch.vectorize(axis_inner)
@@ -174,6 +646,7 @@ def _transpose(
     return True
 
 
+_SEVERAL = 2
 # Shorter vectors gain nothing over LLVM's own vectorisation.
 _LEAST_LANES = 2
 
@@ -304,7 +777,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
     if "gpu" in list(target.keys):
         return _by_dlight(mod, target)
     traits = CpuTraits.of(target)
-    for attempt in (_by_kind, _inlined, _block_by_block, _outermost):
+    for attempt in (schedule_winograd, _in_rows, _inlined, _block_by_block, _outermost):
         try:
             sch = tvm.s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
             if attempt(sch, traits):
@@ -357,36 +830,19 @@ def apply_default_schedules(
         The model with those kernels replaced and marked ``tirx.is_scheduled``.
     """
     made = {} if known is None else known
-
-    def schedule_one(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
-        key = tvm_ffi.structural_hash(function.with_attr("global_symbol", "main"))
-        if key not in made:
-            made[key] = _scheduled(function, target)
-        scheduled = made[key]
-        symbol = (function.attrs or {}).get("global_symbol")
-        if scheduled is None or symbol is None:
-            return scheduled
-        return scheduled.with_attr("global_symbol", symbol)
-
-    return _replace(mod, names, schedule_one)
-
-
-def _replace(
-    mod: tvm.IRModule,
-    names: Iterable[str],
-    schedule_one: Callable[[tvm.tirx.PrimFunc], tvm.tirx.PrimFunc | None],
-) -> tvm.IRModule:
-    chosen = set(names)
-    functions = {}
+    chosen, functions = set(names), dict(mod.functions_items())
     for variable, function in mod.functions_items():
-        functions[variable] = function
         if variable.name_hint not in chosen or not isinstance(function, tvm.tirx.PrimFunc):
             continue
         if function.attrs and function.attrs.get(IS_SCHEDULED):
             continue
-        scheduled = schedule_one(function)
-        if scheduled is not None:
-            functions[variable] = scheduled
+        key = tvm_ffi.structural_hash(function.with_attr("global_symbol", "main"))
+        if key not in made:
+            made[key] = _scheduled(function, target)
+        scheduled, symbol = made[key], (function.attrs or {}).get("global_symbol")
+        if scheduled is not None and symbol is not None:
+            scheduled = scheduled.with_attr("global_symbol", symbol)
+        functions[variable] = scheduled or function
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
@@ -414,20 +870,16 @@ def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedu
     return None
 
 
-def _by_kind(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """A schedule for the whole kernel: a transform, a reduction with epilogue, or shared rows."""
-    if schedule_winograd(sch, traits):
-        return True
+def _in_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+    """Compute several reductions, such as those of a softmax, inside the rows that they share."""
+    if sum(reduces(sch, handle) for handle in blocks_of(sch)) < _SEVERAL:
+        return False
     inline_injective(sch)
-    blocks = [describe(sch, handle) for handle in blocks_of(sch)]
-    reductions = [block for block in blocks if block is not None and block.is_reduction]
-    if len(reductions) > 1 and schedule_rows(sch, traits):
-        return True
-    return _each(sch, traits)
+    return schedule_rows(sch, traits)
 
 
 def _inlined(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Inline, then schedule each block; for blocks with shared rows that TVM cannot match."""
+    """Inline, then schedule each block."""
     inline_injective(sch)
     return _each(sch, traits)
 

@@ -130,7 +130,7 @@ class Program:
     def read(number: int, trace: Trace) -> Program:
         """Read a design space as TVM generated it."""
         insts = instructions(trace)
-        blocks, loops = _names(insts)
+        loops = _loops(insts)
         choices = []
         for instruction in insts:
             kind = str(instruction.kind.name)
@@ -139,7 +139,7 @@ class Program:
             default = decision_of(trace, instruction)
             if kind == TILE and isinstance(default, tuple):
                 limit = int(instruction.attrs[1])
-                block, axis = _loop_of(instruction, blocks, loops)
+                block, axis = loops.get(instruction.inputs[0], ("", -1))
                 choice = Choice(
                     kind,
                     instruction,
@@ -214,25 +214,18 @@ def decision_of(trace: Trace, instruction: Any) -> Decision:
     return int(decision)
 
 
-def _names(insts: list[Any]) -> tuple[dict[Any, str], dict[Any, tuple[Any, int]]]:
-    """The names of a program's blocks, and its loops as (block, place), by their variables."""
+def _loops(insts: list[Any]) -> dict[Any, tuple[str, int]]:
+    """The block of each of a program's loops, and the loop's number, by its variable."""
     blocks: dict[Any, str] = {}
-    loops: dict[Any, tuple[Any, int]] = {}
+    loops: dict[Any, tuple[str, int]] = {}
     for instruction in insts:
         kind = str(instruction.kind.name)
         if kind in ("GetSBlock", "GetBlock"):
             blocks[instruction.outputs[0]] = str(instruction.attrs[0])
         elif kind == "GetLoops":
-            for place, loop in enumerate(instruction.outputs):
-                loops[loop] = (instruction.inputs[0], place)
-    return blocks, loops
-
-
-def _loop_of(
-    instruction: Any, blocks: dict[Any, str], loops: dict[Any, tuple[Any, int]]
-) -> tuple[str, int]:
-    block, axis = loops.get(instruction.inputs[0], (None, -1))
-    return blocks.get(block, ""), axis
+            block = blocks.get(instruction.inputs[0], "")
+            loops.update((loop, (block, place)) for place, loop in enumerate(instruction.outputs))
+    return loops
 
 
 def text_of(trace: Trace) -> str:

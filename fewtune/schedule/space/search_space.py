@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import takewhile
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.blocks import nests
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,
     LOCATION,
@@ -146,13 +148,6 @@ _UNROLL = "pragma_auto_unroll_max_step"
 _SPATIAL = tvm.tirx.IterVar.DataPar
 
 
-class _Row(NamedTuple):
-    """A block that runs along scalar rows: its name, and the extents of its own serial loops."""
-
-    name: str
-    extents: list[int]
-
-
 def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
     """Vectorize the long contiguous rows of a scheduled kernel that are still scalar.
 
@@ -167,32 +162,23 @@ def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
         After MetaSchedule's postprocessors; its trace grows.
     traits : CpuTraits
     """
-    found: list[_Row] = []
-    _look(sch.mod["main"].body, [], traits, found)
-    lanes = traits.lanes("float32")
-    for name, extents in found:
-        own = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
-        vectors = vectorize_inner(sch, own[-1], extents[-1], lanes, unroll=False)
+    lanes, rows = traits.lanes("float32"), []
+    for realize, around in nests(sch.mod["main"].body):
+        # The serial loops that contain nothing but the block.
+        own = [*takewhile(_is_serial, reversed(around))][::-1]
+        is_store = type(realize.block.body).__name__ == "BufferStore"
+        if own and is_store and _is_scalar_row(realize, own[-1], lanes):
+            rows.append((str(realize.block.name_hint), [int(loop.extent) for loop in own]))
+    for name, extents in rows:
+        loops = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
+        vectors = vectorize_inner(sch, loops[-1], extents[-1], lanes, unroll=False)
         # Unrolling more vectors than there are registers gains nothing.
         if prod(extents) // lanes > traits.registers:
-            sch.annotate([*own[:-1], *vectors][0], _UNROLL, 0)
+            sch.annotate([*loops[:-1], *vectors][0], _UNROLL, 0)
 
 
-def _look(statement: Any, own: list[Any], traits: CpuTraits, found: list[_Row]) -> None:
-    """Find rows; ``own`` are the serial loops that contain nothing but the statement."""
-    kind = type(statement).__name__
-    if kind == "For":
-        is_serial = int(statement.kind) == int(tvm.tirx.ForKind.SERIAL)
-        _look(statement.body, [*own, statement] if is_serial else [], traits, found)
-    elif kind == "SeqStmt":
-        for each in statement.seq:
-            _look(each, [], traits, found)
-    elif kind == "SBlockRealize":
-        block = statement.block
-        if type(block.body).__name__ != "BufferStore":
-            _look(block.body, [], traits, found)
-        elif own and _is_scalar_row(statement, own[-1], traits.lanes("float32")):
-            found.append(_Row(str(block.name_hint), [int(loop.extent) for loop in own]))
+def _is_serial(loop: Any) -> bool:
+    return loop is not None and int(loop.kind) == int(tvm.tirx.ForKind.SERIAL)
 
 
 def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:
@@ -205,14 +191,9 @@ def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:
     if any(str(region.source.dtype) != "float32" for region in regions):
         return False
     # The loop steps along the innermost axis, and no other axis depends on it.
-    if not _steps(realize.iter_values[-1], loop.loop_var):
-        return False
-    return all(_is_along(region, axes[-1].var) for region in regions)
-
-
-def _steps(value: Any, variable: Any) -> bool:
-    """Whether an index is a variable, or something and that variable."""
-    return value.same_as(variable) or (type(value).__name__ == "Add" and value.b.same_as(variable))
+    value = realize.iter_values[-1]
+    added = value.b if type(value).__name__ == "Add" else value
+    return added.same_as(loop.loop_var) and all(_is_along(each, axes[-1].var) for each in regions)
 
 
 def _is_along(region: Any, variable: Any) -> bool:
@@ -275,7 +256,13 @@ class SearchSpace:
 
     def random_point(self, random: np.random.Generator) -> Point:
         """A point with uniformly drawn decisions, within the limits of a GPU's blocks."""
-        return self._within_limits(lambda: self.any_point(random))
+
+        def draw() -> Point:
+            program = self.programs[int(random.integers(len(self.programs)))]
+            decisions = tuple(random_decision(choice, random) for choice in program.choices)
+            return Point(program.number, decisions)
+
+        return self._within_limits(draw)
 
     def can_hold(self, point: Point) -> bool:
         """Whether a point's decisions fit a GPU's blocks; a CPU takes any point."""
@@ -290,23 +277,15 @@ class SearchSpace:
             point = draw()
         return point
 
-    def any_point(self, random: np.random.Generator) -> Point:
-        """As `random_point`, without the limits."""
-        program = self.programs[int(random.integers(len(self.programs)))]
-        return Point(
-            program.number, tuple(random_decision(choice, random) for choice in program.choices)
-        )
-
     def changed(self, point: Point, random: np.random.Generator) -> Point:
         """A neighbour of ``point``: one decision is changed, as by MetaSchedule's mutators.
 
         In a tile, a factor moves from one level to another, or the tile is drawn again. The result
         is within the limits of a GPU's blocks.
         """
-        return self._within_limits(lambda: self.any_neighbour(point, random))
+        return self._within_limits(lambda: self._neighbour(point, random))
 
-    def any_neighbour(self, point: Point, random: np.random.Generator) -> Point:
-        """As `changed`, without the limits."""
+    def _neighbour(self, point: Point, random: np.random.Generator) -> Point:
         program = self.programs[point.program]
         movable = [
             place

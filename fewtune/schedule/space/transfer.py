@@ -115,23 +115,6 @@ class Donation:
             samples.append(Sample(kind, decision_of(trace, inst), candidates))
         return Donation(form_of(instructions(trace)), tuple(samples), digest_of(text_of(trace)))
 
-    def as_json(self) -> dict[str, Any]:
-        """The donation as JSON values."""
-        return {
-            "form": list(self.form),
-            "program": self.program,
-            "given": [[one.kind, one.decision, one.candidates] for one in self.samples],
-        }
-
-    @staticmethod
-    def from_json(entry: dict[str, Any]) -> Donation:
-        """The donation from the values of `as_json`."""
-        samples = tuple(
-            Sample(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
-            for kind, decision, candidates in entry["given"]
-        )
-        return Donation(tuple(entry["form"]), samples, entry["program"])
-
 
 def donation_of(module: tvm.IRModule, trace: Any) -> Donation:
     """The donation of a task's trace, given as JSON values."""

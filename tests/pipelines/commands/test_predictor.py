@@ -6,7 +6,7 @@ import pytest
 
 from fewtune.pipelines import cli
 from fewtune.predictor.pretrained import Pretrained
-from fewtune.search.practice import Tuned, learnable_of
+from fewtune.search.warm_start import Tuned, learnable_of
 from fewtune.stages.paths import Places
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny

@@ -9,9 +9,8 @@ import pytest
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.design_space import TILE, Point
-from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.prior import Prior, tile_speed
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.tile_rules import tile_speed
 from tests import tuned_tiny
 from tests.made.products import product_with_permuted_bias
 
