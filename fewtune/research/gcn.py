@@ -20,7 +20,6 @@ from scipy.spatial.distance import cdist
 
 from fewtune.runtime.tvm import tvm
 from fewtune.search.cost_model import LearntModel
-from fewtune.task.analysis import constant_extent
 
 # How often features are averaged over neighbors.
 _LAYERS = 2
@@ -76,7 +75,7 @@ class _Walk:
             for region in [*statement.reads, *statement.writes]:
                 self.edges.append((parent, self._buffer(region.source)))
         elif kind == "For":
-            extent = math.log2(max(1, constant_extent(statement.extent)))
+            extent = math.log2(max(1, _constant(statement.extent)))
             if extent > 0:
                 parent = self._node(_LOOP, outer, depth, unroll, parent)
                 self.nodes[parent][4 + min(int(statement.kind), _LOOP_KINDS - 1)] = 1.0
@@ -89,7 +88,7 @@ class _Walk:
         name = str(buffer.name)
         if name not in self._buffers:
             self._buffers[name] = self._node(_BUFFER, 0.0, 0, 0.0, -1)
-            elements = math.prod(max(1, constant_extent(extent)) for extent in buffer.shape)
+            elements = math.prod(max(1, _constant(extent)) for extent in buffer.shape)
             self.nodes[-1][_BYTES] = math.log2(elements)
         return self._buffers[name]
 
@@ -101,6 +100,12 @@ class _Walk:
         if parent >= 0:
             self.edges.append((parent, len(self.nodes) - 1))
         return len(self.nodes) - 1
+
+
+def _constant(expression: Any) -> int:
+    """An extent as an integer; 1 where it is none."""
+    value = getattr(expression, "value", expression)
+    return value if isinstance(value, int) else 1
 
 
 def _readout(nodes: np.ndarray, joined: np.ndarray) -> np.ndarray:

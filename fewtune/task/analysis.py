@@ -180,7 +180,7 @@ def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
     ]
     if len(operands) < 2:
         return family
-    moving = [variable for variable in block.iter_vars if constant_extent(variable.dom.extent) > 1]
+    moving = [variable for variable in block.iter_vars if _constant(variable.dom.extent) > 1]
     summed = {it.var for it in moving if it.iter_type == tvm.tirx.IterVar.CommReduce}
     common = {
         it.var
@@ -206,7 +206,7 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
         block = schedule.get(handle)
         points = reduction = 1
         for variable in block.iter_vars:
-            extent = constant_extent(variable.dom.extent)
+            extent = _constant(variable.dom.extent)
             points *= extent
             if variable.iter_type == tvm.tirx.IterVar.CommReduce:
                 reduction *= extent
@@ -214,7 +214,7 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
     return found
 
 
-def constant_extent(extent: object) -> int:
+def _constant(extent: object) -> int:
     """An extent as a number; 1 for one that is only known at run time."""
     value = getattr(extent, "value", extent)
     return value if isinstance(value, int) else 1
