@@ -252,7 +252,7 @@ BUDGETS = {
     "process": 971,
     "progress": 165,
     "report": 646,
-    "research": 540,
+    "research": 542,
     "runtime": 969,
     "schedule": 1927,
     "schedule_check": 486,
