@@ -16,7 +16,7 @@ exit codes:
   0    all results are up to date
   1    a model failed for more than one reason, or by a fault of this software
   2    bad input: a model, a name, a shape, a parameter, an option
-  3    this machine lacks something: a device, a compiler, a free port, disk space
+  3    this machine lacks something: a device, a compiler, a port, disk space
   4    a compiled model disagrees with onnxruntime
   5    a tuning journal is damaged or belongs to another machine
   6    a model became slower than it was on this machine (`fewtune watch`)
@@ -197,15 +197,15 @@ def run(command: _Parser) -> None:
     up to date is not run again. With PREFECT_API_URL set, it is a flow run there.
 
       fewtune run                                  models of params.yaml, selective
-      fewtune run squeezenet resnet50 --all        every strategy, and their comparison
+      fewtune run squeezenet resnet50 --all        every strategy, their comparison
       fewtune run model.onnx --shape x=1,3,64,64   registers your model first
-      fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value
+      fewtune run voice.onnx --constant sr=16000   the same, an input has a value
       fewtune run squeezenet --trials 32 --set share_schedules.least_gain=0.005
 
-    Trials, budget and --set hold for this run and are recorded with its results; with
-    --save they are written into params.yaml, for the models named or else for all.
-    The target, the device and what build_bank reads are of the whole project: they are
-    always written there, and stay until they are changed again.
+    Trials, budget and --set hold for this run and are recorded with its results;
+    with --save they are written into params.yaml, for the models named or else for
+    all. The target, the device and what build_bank reads are of the whole project:
+    they are always written there, and stay until they are changed again.
     """
     named = "a registered name or an .onnx file; the models of params.yaml unless given"
     command.add_argument("models", nargs="*", metavar="MODEL", help=named)

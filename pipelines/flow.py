@@ -28,6 +28,7 @@ from fewtune.errors import FAULT, FewtuneError, one_line
 from fewtune.pipelines.checkout.parameters import budgets, of_run
 from fewtune.pipelines.checkout.project import find_root
 from fewtune.pipelines.checkout.results import listed
+from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.run_plan import Steps, run_all
 from fewtune.pipelines.runs.stage_process import Ending
@@ -83,6 +84,11 @@ class FlowSteps(Steps):
             return endings[0]
         error = state.result(raise_on_failure=False)
         return Ending(getattr(error, "exit_code", FAULT), one_line(state.message or state.name))
+
+    def show_record(self, result: Result, line: str) -> None:
+        """Show in the log, and on Prefect's page, where a result is recorded."""
+        super().show_record(result, line)
+        publish(f"record-{result}", line, f"Record of {result}")
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
         """Show results on Prefect's page."""

@@ -77,15 +77,9 @@ def mobilenet_v2(builder: GraphBuilder) -> None:
 
 
 def _clipped_unit(
-    builder: GraphBuilder,
-    value: str,
-    name: str,
-    channels: int,
-    kernel: int = 1,
-    stride: int = 1,
-    groups: int = 1,
+    builder: GraphBuilder, value: str, name: str, channels: int, **further: int
 ) -> str:
-    value = normalized_convolution(builder, value, name, channels, kernel, stride, groups)
+    value = normalized_convolution(builder, value, name, channels, **further)
     return builder.relu6(value, f"{name}_relu6")
 
 
@@ -95,7 +89,8 @@ def _inverted_residual(
     shortcut = value if stride == 1 and builder.channels(value) == channels else None
     inner = expansion * builder.channels(value)
     value = _clipped_unit(builder, value, f"{name}_expand", inner)
-    value = _clipped_unit(builder, value, f"{name}_depthwise", inner, 3, stride, groups=inner)
+    depthwise = {"kernel": 3, "stride": stride, "groups": inner}
+    value = _clipped_unit(builder, value, f"{name}_depthwise", inner, **depthwise)
     value = builder.convolution(value, f"{name}_project", channels)
     ends_branch = shortcut is not None
     value = builder.batch_normalization(value, f"{name}_project_normalization", ends_branch)

@@ -12,6 +12,7 @@ normalization (8,146,152 parameters).
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -126,7 +127,9 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="NAME", help="NAME-int8: in eight bits")
     parser.add_argument("--all", action="store_true", help=", ".join(ZOO))
     parser.add_argument("--output", type=Path, default=Path("build/zoo"), metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="as JSON, by name")
     given = parser.parse_args()
     with one_line_errors("zoo"):
-        for name in ZOO if given.all else given.models:
-            print(written(name, given.output), flush=True)
+        names = ZOO if given.all else given.models
+        files = {name: str(written(name, given.output)) for name in names}
+    print(json.dumps(files, indent=2) if given.json else "\n".join(files.values()))

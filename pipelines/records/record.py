@@ -88,7 +88,7 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     key = lock.key(places.benchmarked(result.model, result.strategy))
     recorded = store.recorded(key)
     if recorded is not None:
-        return f"{result} is in MLflow already: run {recorded.info.run_id}"
+        return f"{result} is in MLflow already: {store.place(recorded.info.run_id)}"
     places.scratch.mkdir(parents=True, exist_ok=True)
     ended_ms = _milliseconds(found.benchmark.conditions.date)
     span_ms = (ended_ms - int(1000 * found.metrics.tuning_s), ended_ms)
@@ -117,7 +117,7 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
             client.log_model_artifacts(model_id, str(saved))
         client.finalize_logged_model(model_id, "READY")
         version = register(client, result, found.benchmark, ids)
-    return f"{result} is recorded in MLflow: run {run_id}, {version}"
+    return f"{result} is recorded in MLflow: {store.place(run_id)}, {version}"
 
 
 def _figures(found: tables.Result) -> dict[str, float]:
@@ -240,4 +240,4 @@ def record_comparison(root: Path, model: str) -> str:
         for file in _kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)
-    return f"{model}: comparison is in MLflow: run {run_id}"
+    return f"{model}: comparison is in MLflow: {store.place(run_id)}"

@@ -124,6 +124,12 @@ class Store:
         query = "workflowType=machine_learning&viewStateShareKey=results"
         return f"/#/experiments/{self.experiment_id}/runs?{query}"
 
+    def place(self, run_id: str) -> str:
+        """Where people find a run: its address on a server, else its id."""
+        if not self.uri.startswith(("http://", "https://")):
+            return f"run {run_id}"
+        return f"{self.uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
+
     def find(self, tags: Mapping[str, str]) -> list[Run]:
         """Runs with all of ``tags``, the latest first."""
         terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]

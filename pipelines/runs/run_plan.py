@@ -76,6 +76,10 @@ class Steps:
             self.say(f"{name} is skipped: {ending.skipped}")
         return ending
 
+    def show_record(self, result: Result, line: str) -> None:
+        """Show where a result is recorded."""
+        self.say(line)
+
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
         """Show results that are up to date; at the end, all results on disk.
 
@@ -236,13 +240,14 @@ class Run:
         from fewtune.pipelines.records.record import record_finished
 
         try:
-            self._steps.say(record_finished(self._root, result, self._dag.needed(result)))
+            line = record_finished(self._root, result, self._dag.needed(result))
         except FewtuneError as error:
             ending = Ending(error.exit_code, one_line(error))
             if not isinstance(error, InputError):
                 # The server did not answer: later results do not try it again.
                 self._away = ending
             return ending
+        self._steps.show_record(result, line)
         return Ending(0)
 
 

@@ -138,6 +138,8 @@ def test_results_are_recorded_and_shown(first):
     assert first.recorded == ["good-full", "good-selective"]
     assert "| good | selective |" in first.artifacts["markdown", "results"].data
     assert ("markdown", "result-good-full") in first.artifacts
+    record = first.artifacts["markdown", "record-good-full"].data
+    assert record.startswith("good-full is recorded in MLflow: run ")
 
 
 def test_a_second_run_does_nothing_and_records_nothing(first, root):

@@ -1,9 +1,11 @@
 """The zoo: every model has its published counts and is valid ONNX."""
 
+import json
+
 import onnx
 import pytest
 
-from benchmarks.zoo.registry import PRACTICE, ZOO, verify, zoo_model
+from benchmarks.zoo.registry import PRACTICE, ZOO, main, verify, zoo_model
 from fewtune.onnx_graph.graph import detach_weights, static_shape
 
 pytestmark = pytest.mark.slow
@@ -12,6 +14,14 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_counts_are_the_published_ones(name):
     verify(name)
+
+
+def test_files_are_named_as_json(tmp_path, monkeypatch, capsys):
+    given = ["zoo", "squeezenet_v1_1", "--json", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", given)
+    main()
+    (path,) = json.loads(capsys.readouterr().out).values()
+    onnx.checker.check_model(path)
 
 
 @pytest.mark.parametrize("name", [*ZOO, *PRACTICE[:2]])
