@@ -131,10 +131,10 @@ def _seed(command: _Parser) -> None:
 def init(command: _Parser) -> None:
     """Make a project in a git repository of your own.
 
-    Write fewtune's pipeline, its parameters and deployments into a folder of its own,
-    and make the repository a DVC repository if it is none. A pipeline that is there
-    stays, and `dvc repro` runs it as before. In a project that is there, bring its
-    dvc.yaml up to date with this version of fewtune, and write what is missing.
+    Write fewtune's pipeline, its parameters and deployments into a folder of its
+    own, and make the repository a DVC repository if it is none. A pipeline that is
+    there stays, and `dvc repro` runs it as before. In a project, bring its dvc.yaml
+    up to date with this version of fewtune, and write what is missing.
 
       fewtune init                     in fewtune/
       fewtune init tuning
@@ -308,9 +308,9 @@ def watch(command: _Parser) -> None:
 def log(command: _Parser) -> None:
     """Merge tuning logs, or keep the best of one, for a later run to start from.
 
-    Write the tuning records of one log or of several into another. A log is a folder
-    with log.json and TVM's two database files. Logs of different machines, targets,
-    thread counts, TVM versions or ways of measuring are refused.
+    Write the tuning records of one log or of several into another. A log is a
+    folder with log.json and TVM's two database files. Logs of different machines,
+    targets, thread counts, TVM versions or ways of measuring are refused.
 
       fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet
       fewtune log out/*/full/share --output all
@@ -351,7 +351,7 @@ def predictor(command: _Parser) -> None:
     A predictor is trained on models that were tuned in full, or on samples kept of
     such.
 
-      fewtune predictor train practice_{1..16} --output predictors/mine --keep mine.npz
+      fewtune predictor train practice_{1..16} --output predictors/mine
       fewtune predictor list
       fewtune predictor info epyc
       fewtune run MODEL --set tune.predictor=predictors/mine
@@ -373,8 +373,9 @@ def compile(command: _Parser) -> None:
     """Compile a model for a GPU that is not here, without tuning.
 
     Import a model, check it on this machine's CPU beside onnxruntime, schedule its
-    kernels by rule, and write a library with machine code for the architecture named.
-    Needs NVIDIA's compiler: pip install 'fewtune[cuda]'. Nothing is run on a GPU.
+    kernels by rule, and write a library with machine code for the architecture
+    named. Needs NVIDIA's compiler: pip install 'fewtune[cuda]'. Nothing is run on a
+    GPU.
 
       fewtune compile squeezenet --target cuda --arch sm_90
       fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu
@@ -389,8 +390,8 @@ def compile(command: _Parser) -> None:
 def bundle(command: _Parser) -> None:
     """Write a library with all that runs it, for a machine without fewtune and TVM.
 
-    Write a model's library, TVM's runtime, a loader for Python (NumPy only), a header
-    and an example for C++, and licenses: 6 MB beside the library.
+    Write a model's library, TVM's runtime, a loader for Python (NumPy only), a
+    header and an example for C++, and licenses: 6 MB beside the library.
 
       fewtune bundle squeezenet
       fewtune bundle squeezenet --to squeezenet.tar.gz
@@ -421,8 +422,8 @@ def worker(command: _Parser) -> None:
 def serve(command: _Parser) -> None:
     """Run on a schedule, without a work pool.
 
-    Serve the deployments of prefect.yaml in this process until interrupted. Starts a
-    Prefect server on 127.0.0.1, with its page, unless PREFECT_API_URL is set. The
+    Serve the deployments of prefect.yaml in this process until interrupted. Starts
+    a Prefect server on 127.0.0.1, with its page, unless PREFECT_API_URL is set. The
     page asks for the name and password in .fewtune/prefect-auth.
 
       fewtune serve                     nightly, as prefect.yaml says

@@ -14,6 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
+from fewtune.pipelines.arguments import _COMMANDS
 from fewtune.pipelines.checkout.parameters import MODELS, change_parameters, parse_setting
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.commands.services import read_deployments
@@ -28,7 +29,7 @@ from tests.made.checkout import refused
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
-COMMANDS = ("add", "run", "report", "compare", "log", "serve", "ui")
+COMMANDS = tuple(function.__name__ for each in _COMMANDS.values() for function in each)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,11 +55,14 @@ def test_help_comes_at_once():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help_with_examples(command, capsys):
+def test_each_command_has_help_with_examples(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert f"examples:\n  fewtune {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "examples:\n  " in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
