@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 684,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5447, ("tests",): 16859}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3993, ("benchmarks",): 5445, ("tests",): 16872}
 
 
 def code_lines(path: Path) -> int:
