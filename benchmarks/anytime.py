@@ -43,8 +43,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers.common import alone, one_line_errors, run_limited, why_ended
 from benchmarks.helpers.models import model_of
 from benchmarks.helpers.pictures import drawn
-from fewtune.artifacts import CompileReport, Curve, Fingerprint, Metrics, PredictReport
-from fewtune.benchmark.benchmark import conditions_of
+from fewtune.artifacts import (
+    CompileReport,
+    Conditions,
+    Curve,
+    Fingerprint,
+    Metrics,
+    PredictReport,
+)
 from fewtune.benchmark.interleave import achieved_pct, latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
@@ -194,7 +200,9 @@ def row_of(folders: dict[str, Path], trials: int, rounds: int) -> dict[str, Any]
     for name in (FIRST, FINAL):
         row[f"x_onnxruntime_{name}"] = ratio_stats(samples["onnxruntime"], samples[name]).median
     row["latency_ms"] = {n: latency_stats(s).median_ms for n, s in samples.items()}
-    conditions = conditions_of(fingerprint, options, trials, commit=commit())
+    conditions = Conditions(
+        fingerprint=fingerprint, trials_per_task=trials, commit=commit(), **dict(options)
+    )
     return {**row, "conditions": conditions.model_dump(mode="json")}
 
 

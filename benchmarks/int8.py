@@ -24,8 +24,7 @@ from benchmarks.helpers.common import alone, one_line_errors, write_page
 from benchmarks.zoo.quantize import SUFFIX
 from benchmarks.zoo.registry import written
 from fewtune.api import tune
-from fewtune.artifacts import Fingerprint
-from fewtune.benchmark.benchmark import conditions_of
+from fewtune.artifacts import Conditions, Fingerprint
 from fewtune.benchmark.interleave import latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
@@ -61,7 +60,13 @@ def measure(name: str, work: Path, trials: int) -> dict[str, Any]:
         # Over ours, round by round.
         times = ratio_stats(taken, samples[_OURS])
         row[f"x_{key}"] = {"median": times.median, "p10": times.p10, "p90": times.p90}
-    conditions = conditions_of(fingerprint, options, trials, commit=commit(), peers=variants.peers)
+    conditions = Conditions(
+        fingerprint=fingerprint,
+        trials_per_task=trials,
+        commit=commit(),
+        peers=variants.peers,
+        **dict(options),
+    )
     (row["conditions"],) = conditions_lines([(name, conditions)])
     return row | {"remarks": variants.remarks}
 

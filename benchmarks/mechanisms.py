@@ -31,8 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.anytime import KERNELS, LIMIT_S, begin_from
 from benchmarks.helpers.common import alone, run_limited, why_ended
 from benchmarks.helpers.models import model_of
-from fewtune.artifacts import CompileReport, Fingerprint, SelectionTiming, ShareReport, TuneReport
-from fewtune.benchmark.benchmark import conditions_of
+from fewtune.artifacts import (
+    CompileReport,
+    Conditions,
+    Fingerprint,
+    SelectionTiming,
+    ShareReport,
+    TuneReport,
+)
 from fewtune.benchmark.interleave import latency_stats, ratio_stats
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
@@ -241,11 +247,11 @@ def main() -> None:
     if not rows:
         raise SystemExit("mechanisms: nothing was tuned in time: give more --minutes")
     base = folder_of(given.work, given.models[0], 0, BY_NAME[ON])
-    conditions = conditions_of(
-        Fingerprint.read(base / "fingerprint"),
-        BenchmarkOptions(rounds=given.rounds, copies=1),
-        given.trials,
+    conditions = Conditions(
+        fingerprint=Fingerprint.read(base / "fingerprint"),
+        trials_per_task=given.trials,
         commit=commit(),
+        **dict(BenchmarkOptions(rounds=given.rounds, copies=1)),
     )
     order = list(BY_NAME)
     rows.sort(key=lambda row: (order.index(row["off"]), row["model"], row["seed"]))

@@ -9,12 +9,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -151,8 +153,8 @@ class Conditions(Part):
     """The conditions of a table's figures."""
 
     fingerprint: Fingerprint
-    # UTC, ISO 8601, to the minute.
-    date: str
+    # UTC, ISO 8601.
+    date: str = Field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     # Of the code that measured; + where it had been changed.
     commit: str | None = None
     trials_per_task: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fewtune.artifacts import Metrics
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.result import ResultFolders
 from fewtune.stages.command import Stage, main
 from fewtune.stages.commit import commit
 from fewtune.util.files import canonical_json, whole_directory, write_text
@@ -14,15 +13,15 @@ from fewtune.util.table import number
 def run(stage: Stage) -> None:
     """Measure the model end to end and list its kernels."""
     places, model, of = stage.places, stage.model, stage.of
-    folders = ResultFolders(
-        places.imported(model),
-        places.tasks(model),
-        places.predicted(*of),
-        places.selected(*of),
-        places.tuned(*of),
-        places.shared(*of),
-        places.compiled(*of),
-    )
+    folders = {
+        "import_model": places.imported(model),
+        "extract_tasks": places.tasks(model),
+        "predict": places.predicted(*of),
+        "select_tasks": places.selected(*of),
+        "tune": places.tuned(*of),
+        "share_schedules": places.shared(*of),
+        "compile": places.compiled(*of),
+    }
     with stage.measuring(), whole_directory(places.benchmarked(*of)) as directory:
         report = benchmark_model(
             folders, stage.fingerprint, stage.options, directory, commit=commit()

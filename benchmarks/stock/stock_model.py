@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark import interleave
-from fewtune.benchmark.benchmark import Variants, conditions_of
 from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import MachineError, VerificationError
@@ -238,7 +238,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         variants = Variants(imported, libraries, fingerprint, options)
         error = max(variants.difference(name).max_relative_error for name in libraries)
         samples_s = variants.measured(options.rounds)
-    conditions = conditions_of(fingerprint, variants.options, arguments.trials, commit=commit())
+    conditions = Conditions(
+        fingerprint=fingerprint,
+        trials_per_task=arguments.trials,
+        commit=commit(),
+        **dict(variants.options),
+    )
     return result_of(model, tuned, rest, selective, samples_s, error, conditions)
 
 

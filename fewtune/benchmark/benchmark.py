@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from fewtune.artifacts import (
@@ -19,11 +19,10 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark import interleave
-from fewtune.benchmark.kernels import kernel_rows, kernels_csv
+from fewtune.benchmark.kernels import StepResults, kernel_rows, kernels_csv
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.quiet import disturbance, waiting_remark
-from fewtune.benchmark.result import ResultFolders, StepResults
 from fewtune.benchmark.start import MB, start_figures
 from fewtune.benchmark.variants import Builds, Measurements, Variants, measured_on_board
 from fewtune.errors import FewtuneError, last_line
@@ -40,7 +39,7 @@ _KNOWN_WITHIN = 0.01
 
 
 def benchmark_model(
-    folders: ResultFolders,
+    folders: Mapping[str, Path],
     fingerprint: Fingerprint,
     options: BenchmarkOptions,
     directory: Path,
@@ -52,7 +51,8 @@ def benchmark_model(
 
     Parameters
     ----------
-    folders : ResultFolders
+    folders : mapping of Path
+        Of the outputs of earlier steps, by stage.
     fingerprint : Fingerprint
     options : BenchmarkOptions
     directory : Path
@@ -62,28 +62,33 @@ def benchmark_model(
         What was built while the library was compiled; built here unless given.
     """
     result = StepResults.read(folders)
-    library = folders.compiled / result.compiled.library
-    measured, peak = _measured(folders.imported, result, library, fingerprint, options, builds)
+    library, imported = folders["compile"] / result.compiled.library, folders["import_model"]
+    measured, peak = _measured(imported, result, library, fingerprint, options, builds)
     taken = {"rounds": len(measured.samples_s["tuned"]), "copies": measured.copies}
-    conditions = conditions_of(
-        fingerprint,
-        options.model_copy(update=taken),
-        result.tuned.trials_per_task,
+    conditions = Conditions(
+        fingerprint=fingerprint,
+        trials_per_task=result.tuned.trials_per_task,
         commit=commit,
         peers=measured.peers,
+        **(dict(options) | taken),
     )
     report = _report(result, measured, peak, conditions, file_sha256(library))
     functions = result.imported.functions
     if functions and device_of(fingerprint).can.runs_here:
-        first = _shape_latency(functions[0], measured.samples_s)
-        rest = [
-            _shape_latency(
-                each, _other_shape(each, folders.imported, library, fingerprint, options)
+        samples = {functions[0].function: measured.samples_s}
+        for each in functions[1:]:
+            variants = Variants(
+                imported,
+                {"tuned": library},
+                fingerprint,
+                options,
+                untuned=False,
+                function=each.function,
             )
-            for each in functions[1:]
-        ]
-        report = report.model_copy(update={"shapes": [first, *rest]})
-    started, remark = _started(library, folders.imported / REFERENCE, result, fingerprint)
+            samples[each.function] = variants.measured(options.rounds, _KNOWN_WITHIN)
+        shapes = [_shape_latency(each, samples[each.function]) for each in functions]
+        report = report.model_copy(update={"shapes": shapes})
+    started, remark = _started(library, imported / REFERENCE, result, fingerprint)
     report = report.model_copy(update={"remarks": [*report.remarks, remark]})
     report.write(directory)
     _metrics(result, report).model_copy(update=started).write(directory)
@@ -113,25 +118,6 @@ def _measured(
     before = meter.measure() if meter else None
     measured = variants.measure(options.rounds, _KNOWN_WITHIN)
     return measured, before.larger(meter.measure()) if before and meter else None
-
-
-def _other_shape(
-    shape: ShapeFunction,
-    import_directory: Path,
-    library: Path,
-    fingerprint: Fingerprint,
-    options: BenchmarkOptions,
-) -> interleave.Samples:
-    """The interleaved rounds of another shape than the largest."""
-    variants = Variants(
-        import_directory,
-        {"tuned": library},
-        fingerprint,
-        options,
-        untuned=False,
-        function=shape.function,
-    )
-    return variants.measured(options.rounds, _KNOWN_WITHIN)
 
 
 def _shape_latency(shape: ShapeFunction, samples: interleave.Samples) -> ShapeLatency:
@@ -276,26 +262,3 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
             "computed in place"
         )
     return [text.strip() for text in said if text]
-
-
-def conditions_of(
-    fingerprint: Fingerprint,
-    options: BenchmarkOptions,
-    trials_per_task: int,
-    processes: int = 1,
-    commit: str | None = None,
-    peers: dict[str, str] | None = None,
-) -> Conditions:
-    """The conditions of present measurements."""
-    now = datetime.datetime.now(datetime.UTC)
-    return Conditions(
-        fingerprint=fingerprint,
-        date=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        commit=commit,
-        trials_per_task=trials_per_task,
-        rounds=options.rounds,
-        copies=options.copies,
-        processes=processes,
-        seed=options.seed,
-        peers=peers or {},
-    )

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Comparison,
+    CompileReport,
+    Conditions,
+    Fingerprint,
+    Metrics,
+)
 from fewtune.benchmark import interleave
-from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.kernels import kernel_pairs
 from fewtune.benchmark.options import CompareOptions
 from fewtune.benchmark.peers import OPENVINO
@@ -88,13 +94,12 @@ def compare_strategies(
             compiled["selective"].other_names,
             {row.task: row.weight for row in selective.kernels if row.weight},
         ),
-        conditions=conditions_of(
-            fingerprint,
-            options.model_copy(update=taken),
-            selective.conditions.trials_per_task,
-            options.processes,
-            commit,
-            measured[0].peers,
+        conditions=Conditions(
+            fingerprint=fingerprint,
+            trials_per_task=selective.conditions.trials_per_task,
+            commit=commit,
+            peers=measured[0].peers,
+            **(dict(options) | taken),
         ),
         library_sha256={name: file_sha256(library) for name, library in libraries.items()},
         disturbed=_disturbance(measured),

@@ -8,15 +8,28 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fewtune.artifacts import KernelPair, KernelRow, SharedTask, TunedTask
+from fewtune.artifacts import (
+    CompileReport,
+    ImportReport,
+    KernelPair,
+    KernelRow,
+    PredictReport,
+    Selection,
+    SelectionTiming,
+    SharedTask,
+    ShareReport,
+    TunedTask,
+    TuneReport,
+)
 from fewtune.benchmark.interleave import copy_of, turned
-from fewtune.benchmark.result import StepResults
 from fewtune.machine.peak import Peak
 from fewtune.runtime.executable import CompiledModel, kernel_name
+from fewtune.task.extract import Task, read_tasks
 
 # By kernel of the lowered model: seconds of all its calls in one run, one sample for each round.
 KernelSamples = dict[str, list[float]]
@@ -113,6 +126,52 @@ def kernel_pairs(
             )
         )
     return sorted(pairs, key=lambda pair: (-pair.lost_ms, pair.task))
+
+
+class StepResults(NamedTuple):
+    """What the steps of one result wrote."""
+
+    imported: ImportReport
+    tasks: list[Task]
+    predicted: PredictReport
+    selection: Selection
+    selecting_s: float
+    tuned: TuneReport
+    shared: ShareReport
+    compiled: CompileReport
+
+    @classmethod
+    def read(cls, folders: Mapping[str, Path]) -> Self:
+        """Read everything from the folders of the steps' outputs, by stage."""
+        return cls(
+            ImportReport.read(folders["import_model"]),
+            read_tasks(folders["extract_tasks"]),
+            PredictReport.read(folders["predict"]),
+            Selection.read(folders["select_tasks"]),
+            SelectionTiming.read(folders["select_tasks"]).selecting_s,
+            TuneReport.read(folders["tune"]),
+            ShareReport.read(folders["share_schedules"]),
+            CompileReport.read(folders["compile"]),
+        )
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Calls of each task in one run of the library: none where all are computed in place."""
+        in_place = self.compiled.in_place
+        return {
+            task.info.name: task.info.weight - in_place.get(task.info.name, 0)
+            for task in self.tasks
+        }
+
+    @property
+    def flops(self) -> float:
+        """Operations of one run."""
+        return sum(task.info.flops * task.info.weight for task in self.tasks)
+
+    @property
+    def byte_flops(self) -> float:
+        """Those of them that are of products of bytes."""
+        return sum(task.info.byte_flops * task.info.weight for task in self.tasks)
 
 
 def kernel_rows(

@@ -27,7 +27,6 @@ from fewtune.artifacts import (
 )
 from fewtune.bank.bank import Bank, build_bank
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.variants import Builds, has_room
 from fewtune.compile.compile import CompileJob, compile_apart
 from fewtune.machine.device_lock import device_lock
@@ -309,15 +308,7 @@ def _compile(run: Run, scratch: Path) -> None:
 def _benchmark(run: Run, scratch: Path) -> None:
     with run.measuring("benchmark"):
         benchmark_model(
-            ResultFolders(
-                run.place("import_model"),
-                run.place("extract_tasks"),
-                run.place("predict"),
-                run.place("select_tasks"),
-                run.place("tune"),
-                run.place("share_schedules"),
-                run.place("compile"),
-            ),
+            {step.stage: run.place(step.stage) for step in STEPS},
             run.fingerprint,
             run.options["benchmark"],
             scratch,

@@ -25,7 +25,6 @@ from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.compare import Result, compare_strategies
 from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
-from fewtune.benchmark.result import ResultFolders
 from fewtune.benchmark.start import start_figures
 from fewtune.benchmark.variants import Builds, Variants, has_room
 from fewtune.machine.host import cores_off_the_pool
@@ -51,22 +50,22 @@ def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants_module, "openvino_version", lambda: None)
 
 
-def folders(directory: Path) -> ResultFolders:
+def folders(directory: Path) -> dict[str, Path]:
     """The folders of a result of the tiny model, whose sharing refined the representative."""
     target = tuned_tiny.fingerprint().target
     write_tasks(tuned_tiny.tasks(), tuned_tiny.NAME, target, directory)
     tuned_tiny.selection().write(directory)
     SelectionTiming(selecting_s=1.5).write(directory)
     share_report(tuned_tiny.NAME, representatives=[refined()]).write(directory)
-    return ResultFolders(
-        tuned_tiny.imported(),
-        directory,
-        tuned_tiny.predicted(),
-        directory,
-        tuned_tiny.tuned(),
-        directory,
-        tuned_tiny.compiled(),
-    )
+    return {
+        "import_model": tuned_tiny.imported(),
+        "extract_tasks": directory,
+        "predict": tuned_tiny.predicted(),
+        "select_tasks": directory,
+        "tune": tuned_tiny.tuned(),
+        "share_schedules": directory,
+        "compile": tuned_tiny.compiled(),
+    }
 
 
 def tiny_variants(options: BenchmarkOptions, **given: object) -> Variants:

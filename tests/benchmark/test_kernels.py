@@ -9,8 +9,7 @@ from fewtune.artifacts import (
     SharedTask,
     TuneReport,
 )
-from fewtune.benchmark.kernels import KernelSamples, kernel_pairs, kernel_rows
-from fewtune.benchmark.result import StepResults
+from fewtune.benchmark.kernels import KernelSamples, StepResults, kernel_pairs, kernel_rows
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.verify.session import random_inputs
