@@ -25,35 +25,17 @@ from pathlib import Path
 from fewtune.errors import MachineError, quoted
 
 POLL_S = 0.5
-# Folders in which programs of all users keep locks; the second is used if the first is missing.
-_FOLDERS = (Path("/run/lock"), Path("/tmp"))
 # For tests and for machines that keep locks elsewhere: all users have to name the same folder.
 LOCK_FOLDER = "FEWTUNE_LOCK_FOLDER"
-
-# Descriptors of locks held here. A forked worker must not keep the lock alive after its parent.
-_held: set[int] = set()
-
-
-def _let_go_in_child() -> None:
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
+# Where programs of all users keep locks, on most systems.
+_FOLDER = Path("/run/lock")
 
 
 def lock_path(device: str) -> Path:
     """The file that stands for ``device`` on this machine, the same for every user."""
-    given = os.environ.get(LOCK_FOLDER)
-    folder = Path(given) if given else next(filter(_open_to_all, _FOLDERS), _FOLDERS[-1])
-    return folder / f"fewtune-{device}.lock"
-
-
-def _open_to_all(folder: Path) -> bool:
-    try:
-        return bool(folder.stat().st_mode & stat.S_IWOTH)
-    except OSError:
-        return False
+    is_open_to_all = _FOLDER.is_dir() and _FOLDER.stat().st_mode & stat.S_IWOTH
+    usual = _FOLDER if is_open_to_all else Path("/tmp")
+    return Path(os.environ.get(LOCK_FOLDER) or usual) / f"fewtune-{device}.lock"
 
 
 def _say(message: str) -> None:
@@ -72,53 +54,28 @@ def _holder(descriptor: int) -> str:
 def _opened(path: Path) -> int:
     """Open a lock's file, made if missing; for writing if it is this user's, else for reading."""
     kept = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = -1
+    why = "it cannot be read"
     # If other users' files may not be opened for writing, reading is enough.
     for flags in (os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
         try:
             descriptor = os.open(path, flags | kept, 0o644)
-            break
         except (FileExistsError, PermissionError):
             continue
         except OSError as error:
-            raise _unusable(path, error.strerror or str(error)) from None
-    if descriptor < 0:
-        raise _unusable(path, "it cannot be read")
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            why = error.strerror or str(error)
+            break
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            if found.st_uid == os.getuid():
+                # Independent of the umask: other users have to read it.
+                os.fchmod(descriptor, 0o644)
+            return descriptor
         os.close(descriptor)
-        raise _unusable(path, "it is no plain file of its own")
-    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o644:
-        # Independent of the umask: other users have to read it.
-        os.fchmod(descriptor, 0o644)
-    return descriptor
-
-
-def _unusable(path: Path, why: str) -> MachineError:
-    return MachineError(
+        why = "it is no plain file of its own"
+        break
+    raise MachineError(
         f"{path} cannot be used as a lock ({why}): remove it, or have its owner remove it"
     )
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` still names the open file: the folder may have been cleaned up."""
-    try:
-        there = path.lstat()
-    except OSError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), there)
-
-
-def _note(descriptor: int, purpose: str) -> None:
-    """Write who holds the lock, if the file is this user's."""
-    if os.fstat(descriptor).st_uid != os.getuid():
-        return
-    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    note = {"pid": os.getpid(), "purpose": purpose, "since": since}
-    # A full disk must not prevent measuring.
-    with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(note).encode(), 0)
 
 
 @contextmanager
@@ -149,33 +106,26 @@ def device_lock(
     MachineError
         If the lock's path holds something that is no lock.
     """
-    path = path or lock_path(device)
-    descriptor = _opened(path)
-    _held.add(descriptor)
+    descriptor = _opened(path or lock_path(device))
     waited = False
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
                 if not waited:
                     say(f"{purpose}: waiting for {device}, which is busy: {_holder(descriptor)}")
                     waited = True
                 time.sleep(poll_s)
-                continue
-            if _is_at(descriptor, path):
-                break
-            _let_go(descriptor)
-            descriptor = _opened(path)
-            _held.add(descriptor)
-        _note(descriptor, purpose)
+        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        note = {"pid": os.getpid(), "purpose": purpose, "since": since}
+        # Another user's file cannot be written, and a full disk must not prevent measuring.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(note).encode(), 0)
         yield
     finally:
-        _let_go(descriptor)
-
-
-def _let_go(descriptor: int) -> None:
-    # A forked child that outlives the block has closed its copy: closing here frees the lock.
-    if descriptor in _held:
-        _held.discard(descriptor)
+        # A forked child has the descriptor, too, and may outlive the block.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
