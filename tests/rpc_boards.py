@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from fewtune.errors import MachineError
-from fewtune.machine.rpc_board import BoardAddress, ask_tracker
+from fewtune.measure.board import BoardAddress, ask_tracker
 from tests.ports import free_port
 from tests.waiting import until
 

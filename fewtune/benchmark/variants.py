@@ -20,8 +20,7 @@ from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
 from fewtune.machine.host import cores_off_the_pool, on_cores
 from fewtune.machine.peak import PeakMeter
-from fewtune.machine.rpc_board import BoardModel
-from fewtune.measure.board import Board
+from fewtune.measure.board import Board, BoardModel
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
 from fewtune.model.one_module import largest_alone
 from fewtune.runtime.executable import CompiledModel, build_executable

@@ -28,7 +28,6 @@ from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, b
 from fewtune.deploy.note import Function, Note, Paddable, Tensor, tail
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
-from fewtune.machine.rpc_board import BoardModel
 from fewtune.measure.device import Device, device_of
 from fewtune.model.import_model import read_lowered, shape_folder
 from fewtune.process.apart import Job, Tell, at, run_apart
@@ -299,14 +298,14 @@ def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> 
 
 def _difference_of(
     import_directory: Path, allowance: float = 1.0
-) -> Callable[[CompiledModel | BoardModel], Difference]:
+) -> Callable[[CompiledModel], Difference]:
     """A function that compares a model's outputs with onnxruntime's, which are read once."""
     references = [
         (each.function, Reference.read(shape_folder(import_directory, each.function)), each.inputs)
         for each in ImportReport.read(import_directory).all_functions()
     ]
 
-    def difference(compiled: CompiledModel | BoardModel) -> Difference:
+    def difference(compiled: CompiledModel) -> Difference:
         worst = Difference()
         for function, reference, specs in references:
             order = [spec.name for spec in specs]

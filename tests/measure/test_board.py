@@ -8,8 +8,7 @@ import pytest
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.machine.rpc_board import ANSWER_S, BoardAddress, ask_tracker, reserve
-from fewtune.measure.board import Board
+from fewtune.measure.board import ANSWER_S, Board, BoardAddress, ask_tracker, reserve
 from fewtune.measure.measurer import module_specs
 from fewtune.schedule.defaults.default import default_schedule
 from tests import tuned_tiny
