@@ -33,8 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import fewtune
 from benchmarks.zoo.registry import written
 from fewtune.artifacts import Fingerprint, TaskInfo
-from fewtune.fleet.cluster import Cluster, fleet_fingerprint
-from fewtune.fleet.device import FleetRun
+from fewtune.fleet.device import Cluster, FleetRun, fleet_fingerprint
 from fewtune.fleet.worker import RESOURCE, Answer, class_of
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered

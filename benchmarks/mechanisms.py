@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.anytime import KERNELS, LIMIT_S, begin_from
 from benchmarks.helpers.common import alone, run_limited, why_ended
 from benchmarks.helpers.models import model_of
+from fewtune.api import sections
 from fewtune.artifacts import (
     CompileReport,
     Conditions,
@@ -46,7 +47,6 @@ from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.source import add_model
 from fewtune.stages.commit import commit
-from fewtune.steps.sections import sections
 from fewtune.steps.steps import NAME, Run
 from fewtune.steps.steps import STEPS as _STEPS
 from fewtune.util.files import canonical_json, write_text

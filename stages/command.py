@@ -17,9 +17,7 @@ from typing import Any
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import printable
 from fewtune.machine.device_lock import device_lock
-from fewtune.process.early_end import is_asked_to_end
-from fewtune.process.ending import VERBOSE, exit_code, show_logs
-from fewtune.process.starter import end_with_starter
+from fewtune.process.ending import VERBOSE, end_with_starter, exit_code, is_asked_to_end, show_logs
 from fewtune.stages.params import PER_STRATEGY, load_section
 from fewtune.stages.paths import Places
 from fewtune.util.files import whole_directory

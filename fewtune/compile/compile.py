@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from fewtune.artifacts import (
     ReplacedSchedule,
     TensorSpec,
 )
-from fewtune.compile.build import IN_PLACE, REWRITES, BuiltModel, build
+from fewtune.compile.in_place import concatenations, write_in_place
 from fewtune.compile.one_layout import share_layouts
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
@@ -30,19 +30,89 @@ from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.device import Device, device_of
 from fewtune.model.import_model import read_lowered, shape_folder
-from fewtune.process.apart import Job, Tell, at, run_apart
+from fewtune.process.apart import Job, Tell, at, in_step, run_apart
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
-from fewtune.runtime.executable import CompiledModel
-from fewtune.runtime.kernel_store import renamed
-from fewtune.runtime.linking import export_library, with_own_threads
+from fewtune.runtime.executable import (
+    CompiledModel,
+    build_executable,
+    export_library,
+    with_own_threads,
+)
+from fewtune.runtime.kernel_store import LINKING, KernelStore, linking, renamed
 from fewtune.runtime.target import architecture, has_own_device, needed_extensions, target_from_json
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.schedule.prefetch import prefetched
 from fewtune.storage.database import read_database
-from fewtune.task.analysis import model_functions
+from fewtune.task import weight_layout
+from fewtune.task.analysis import calls_fit, model_functions
 from fewtune.task.extract import Task, kernels, read_tasks
 from fewtune.util.files import file_sha256
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
+
+IN_PLACE = "in-place concatenation"
+PREFETCH = "prefetched weights"
+FOLD = "weights laid out at compile time"
+KEPT = "kernels built before"
+# Optional steps of a build; a step comes before those that depend on it.
+REWRITES = (FOLD, PREFETCH, IN_PLACE, KEPT)
+
+
+@dataclass
+class BuiltModel:
+    """An executable.
+
+    Attributes
+    ----------
+    levels : mapping of Level
+        How each kernel is scheduled, by name.
+    executable : VMExecutable
+    left_out : Counter of str
+        Calls of concatenations that it does not need, by kernel.
+    objects : dict of Path
+        Compiled kernels that are still to be linked, by symbol.
+    """
+
+    levels: Mapping[str, Level]
+    executable: relax.VMExecutable = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    objects: dict[str, Path] = field(default_factory=dict)
+
+
+def build(
+    lowered: tvm.IRModule,
+    schedules: KernelSchedules,
+    steps: OptionalSteps,
+    target: tvm.target.Target,
+) -> BuiltModel:
+    """Build a model with those of `REWRITES`, and with those schedules, that are used."""
+    axes = concatenations(lowered) if steps.uses(IN_PLACE) else {}
+    built = BuiltModel(levels=schedules.levels_with(steps))
+
+    def in_place(module: tvm.IRModule) -> tvm.IRModule:
+        with steps.step(IN_PLACE):
+            rewritten, calls = write_in_place(module, axes)
+        built.left_out.update(calls)
+        return rewritten
+
+    module = schedules.module(built.levels)
+    if steps.uses(FOLD):
+        # If weights get lost, a schedule is at fault, and no rewrite.
+        with in_step(FOLD):
+            module = weight_layout.fold(module)
+        # Prefetching needs weights laid out at compile time: else the next panel has no address.
+        if steps.uses(PREFETCH):
+            with steps.step(PREFETCH):
+                module = prefetched(module, target)
+    rewrite = in_place if axes else None
+    store = KernelStore.of(target) if steps.uses(KEPT) and calls_fit(module) else None
+    if store is None:
+        built.executable = build_executable(module, target, rewrite)
+        return built
+    with in_step(KEPT), linking(store, built.objects):
+        built.executable = build_executable(module, target, rewrite, pipeline=LINKING)
+    return built
+
 
 LIBRARY = "model.so"
 # Its name until its outputs are known to be right.

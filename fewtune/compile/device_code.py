@@ -119,8 +119,7 @@ def _compile(name: str, models: Path, target_json: str, directory: Path) -> Devi
         make_ready(toolkit)
         from fewtune.model.import_model import import_model, read_lowered
         from fewtune.model.import_options import ImportOptions
-        from fewtune.runtime.executable import IS_SCHEDULED, build_executable
-        from fewtune.runtime.linking import export_library
+        from fewtune.runtime.executable import IS_SCHEDULED, build_executable, export_library
         from fewtune.runtime.target import target_from_json
         from fewtune.runtime.tvm import usable_cores
         from fewtune.schedule.defaults.default import apply_default_schedules

@@ -35,8 +35,7 @@ from fewtune.errors import InputError, MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, versions
 from fewtune.measure.device import Capabilities, Device
 from fewtune.measure.measurer import Measurer
-from fewtune.runtime.executable import CompiledModel
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.executable import CompiledModel, export_library
 from fewtune.runtime.target import (
     architecture,
     is_foreign,
@@ -49,9 +48,8 @@ from fewtune.schedule_check.check import Checker
 from fewtune.task.weight_layout import PREPROC, free_places
 from fewtune.timing.timer import BuiltKernel, Specs, Timer
 from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
-from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import WorkerHandle, WorkerOptions, WorkerPool
 from fewtune.workers.worker import Worker, resident_bytes
 
 # Seconds in which a tracker, or a board, has to answer.

@@ -18,8 +18,7 @@ from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax
-from fewtune.workers.handle import WorkerOptions
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import WorkerOptions, WorkerPool
 
 
 class Capabilities(NamedTuple):

@@ -14,8 +14,7 @@ from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.timing.timer import Race, Specs
 from fewtune.trial.outcome import WRONG_OUTPUT, Built, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.phases import Phases
-from fewtune.workers.handle import WorkerHandle
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import WorkerHandle, WorkerPool
 
 # A task's first check may have to compile and run its kernel without any schedule.
 CHECK_LIMIT_S = 120.0

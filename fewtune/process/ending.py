@@ -7,7 +7,12 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
 
 from fewtune.errors import (
     INTERRUPTED,
@@ -19,8 +24,47 @@ from fewtune.errors import (
     disk_line,
     one_line,
 )
-from fewtune.process.early_end import ask_to_end
 from fewtune.process.temporary import own_temporary_folder
+from fewtune.process.warm_python import is_orphan
+
+# Names a file that sessions make when they measure; it has content once they are asked to end.
+_END_FILE = "FEWTUNE_END_FILE"
+# The files of this process's own blocks: what it started does not ask.
+_asking: list[Path] = []
+
+
+@contextlib.contextmanager
+def ending_early(file: Path) -> Iterator[None]:
+    """Let an interrupt of this process ask sessions to end while the block runs."""
+    os.environ[_END_FILE] = str(file)
+    _asking.append(file)
+    try:
+        yield
+    finally:
+        _asking.remove(file)
+        os.environ.pop(_END_FILE, None)
+
+
+def listen() -> None:
+    """Say that this session measures, and ends when it is asked to."""
+    if named := os.environ.get(_END_FILE):
+        Path(named).touch()
+
+
+def ask_to_end() -> bool:
+    """Ask sessions to end with what they have; False if none measures, or they were asked."""
+    if not _asking or not _asking[-1].exists() or is_asked_to_end():
+        return False
+    _asking[-1].write_text("end")
+    print("fewtune: ending with the best so far; interrupt again to end at once", file=sys.stderr)
+    return True
+
+
+def is_asked_to_end() -> bool:
+    """Whether sessions are to end with what they have."""
+    file = Path(os.environ.get(_END_FILE) or os.devnull)
+    return file.is_file() and file.stat().st_size > 0
+
 
 # If it is set, stages print what the library logs.
 VERBOSE = "FEWTUNE_VERBOSE"
@@ -95,3 +139,33 @@ def _noted_signals() -> Iterator[list[int]]:
 def close_output() -> None:
     """Stop writing: the reader, such as `head`, has ended, and Python would print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Set by the caller of DVC: the process with which the stage is to end, besides its parent.
+RUN_PID = "FEWTUNE_RUN_PID"
+_EVERY_S = 0.2
+
+
+def end_with_starter() -> None:
+    """From now on, send SIGTERM to this process when its parent or the run is gone."""
+    parent, run = os.getppid(), os.environ.get(RUN_PID, "")
+    watched: set[psutil.Process] = set()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        watched = {psutil.Process(pid) for pid in (parent, int(run or parent))}
+    if not watched or is_orphan(parent):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def watch() -> None:
+        while all(map(_lives, watched)):
+            time.sleep(_EVERY_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="starter", daemon=True).start()
+
+
+def _lives(process: psutil.Process) -> bool:
+    # A number may be another process's by now; psutil knows processes by their start.
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

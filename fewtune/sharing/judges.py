@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from fewtune.artifacts import Skeleton
 from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.executable import with_own_threads
 from fewtune.runtime.kernel_store import renamed
-from fewtune.runtime.linking import with_own_threads
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.search import Proposal
@@ -29,9 +29,9 @@ from fewtune.trial.outcome import WRONG_OUTPUT, Outcome, RequestFailedError, Wor
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers.handle import WorkerHandle, call_all
 from fewtune.workers.kernel_build import Candidate, Made
 from fewtune.workers.model_runner import Contender
+from fewtune.workers.pool import WorkerHandle, call_all
 from fewtune.workers.worker import Worker
 
 # Far longer than compiling, or running, all of them takes.

@@ -18,7 +18,7 @@ from typing import Any
 from fewtune.artifacts import Skeleton
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.learnt import ranks_taught
-from fewtune.process.early_end import is_asked_to_end
+from fewtune.process.ending import is_asked_to_end
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.design_space import Point

@@ -21,7 +21,7 @@ from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import JournalError, Terminated
 from fewtune.measure.device import device_of
 from fewtune.process.apart import Child, CrashedError, Job, JobFailedError
-from fewtune.process.early_end import ask_to_end
+from fewtune.process.ending import ask_to_end
 from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm

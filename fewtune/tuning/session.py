@@ -18,7 +18,7 @@ from fewtune.options import TuneOptions
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.predictor.pretrained import TaskSamples
-from fewtune.process.early_end import is_asked_to_end, listen
+from fewtune.process.ending import is_asked_to_end, listen
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule.space.search_space import SearchSpace

@@ -29,7 +29,7 @@ from fewtune.pipelines.records.recorded import is_recorded
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.stage_process import Ending, run_stage
 from fewtune.process import warm
-from fewtune.process.early_end import ending_early
+from fewtune.process.ending import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
 from fewtune.stages.paths import Places

@@ -17,7 +17,7 @@ from fewtune.errors import FAULT, INTERRUPTED, TERMINATED, MachineError, printab
 from fewtune.pipelines.dvc_repo.dag import DvcBusyError
 from fewtune.pipelines.dvc_repo.mend import kept_lock_file, mend_rwlock
 from fewtune.process.child_python import child_python, ending
-from fewtune.process.starter import RUN_PID
+from fewtune.process.ending import RUN_PID
 from fewtune.tvm_compat.noise import NOISE
 
 POLL_S = 2.0

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mechanisms
+from fewtune.api import sections
 from fewtune.model.lower import STEPS
-from fewtune.steps.sections import sections
 
 SOURCES = "\n".join(
     path.read_text() for path in (Path(__file__).parents[2] / "fewtune").rglob("*.py")

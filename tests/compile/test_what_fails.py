@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from fewtune.compile import build as building
-from fewtune.compile.build import PREFETCH, REWRITES, build
-from fewtune.compile.compile import compile_model
+from fewtune.compile import compile as building
+from fewtune.compile.compile import PREFETCH, REWRITES, build, compile_model
 from fewtune.compile.schedules import KernelSchedules, Level, by_default
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
-from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.executable import CompiledModel, export_library
 from fewtune.runtime.kernel_store import renamed
-from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.storage.database import read_database, write_database
 from fewtune.task.weight_layout import FREE

@@ -7,7 +7,7 @@ import pytest
 from fewtune.deploy.note import Function, Paddable, Tensor, tail
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
-from fewtune.runtime.linking import export_library, with_own_threads
+from fewtune.runtime.executable import export_library, with_own_threads
 from fewtune.runtime.tvm import relax, te
 from fewtune.util.files import file_sha256
 from tests import tiny_models, tuned_tiny

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from fewtune.fleet.cluster import Cluster
-from fewtune.fleet.device import FleetRun, parts_of
+from fewtune.fleet.device import Cluster, FleetRun, parts_of
 from fewtune.fleet.worker import Answer
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress

@@ -9,8 +9,7 @@ import pytest
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
-from fewtune.fleet.cluster import Cluster, fleet_fingerprint
-from fewtune.fleet.device import on_fleet
+from fewtune.fleet.device import Cluster, fleet_fingerprint, on_fleet
 from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of

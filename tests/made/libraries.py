@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fewtune.deploy.note import Function, Note, Tensor, tail
-from fewtune.runtime.linking import export_library, with_own_threads
+from fewtune.runtime.executable import export_library, with_own_threads
 from fewtune.runtime.target import architecture
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.util.files import file_sha256

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fewtune.compile.build import KEPT
+from fewtune.compile.compile import KEPT
 from fewtune.compile.options import CompileOptions
 from fewtune.runtime import kernel_store
 from fewtune.runtime.kernel_store import KernelStore

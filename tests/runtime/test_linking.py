@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.executable import export_library
 
 SAID = "Compilation error:\n/usr/bin/ld: final link failed\nCommand line: g++ -shared"
 

@@ -8,7 +8,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 from fewtune.model.converters.recurrent import Recurrence, kernel
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.linking import export_library, load_library, with_own_threads
+from fewtune.runtime.executable import export_library, load_library, with_own_threads
 from fewtune.runtime.tvm import compiled, tvm
 from tests.made.libraries import own_threads
 from tests.made.recurrent import TARGET

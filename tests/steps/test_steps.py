@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from fewtune.steps.sections import sections
+from fewtune.api import sections
 from fewtune.steps.steps import STEPS
 
 STAGES = YAML(typ="safe").load(Path(__file__).parents[2].joinpath("dvc.yaml").read_text())["stages"]

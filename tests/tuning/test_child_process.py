@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.process.apart import JobFailedError
-from fewtune.process.early_end import ending_early, listen
+from fewtune.process.ending import ending_early, listen
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, supervise
 from fewtune.tuning.job import SessionJob, Work, Workplace

@@ -14,8 +14,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Built, Outcome
-from fewtune.workers.handle import WorkerHandle, WorkerOptions
-from fewtune.workers.pool import WorkerPool
+from fewtune.workers.pool import WorkerHandle, WorkerOptions, WorkerPool
 from fewtune.workers.worker import Worker
 from tests import tuned_tiny
 from tests.process.dying_work import FullDisk
