@@ -139,7 +139,7 @@ class LogInfo(Artifact):
     threads: int
     # Version of apache-tvm.
     tvm: str
-    # Which way of measuring its times are of (`fewtune.timing.cache_state`).
+    # Which way of measuring its times are of (`fewtune.timing.timer`).
     measuring: int = 1
     # Whether its schedules were predicted, their times made up.
     predicted: bool = False

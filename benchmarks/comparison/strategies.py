@@ -32,7 +32,7 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Knowledge, Proposal, make_strategy
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.timing.cache_state import MEASURING
+from fewtune.timing.timer import MEASURING
 from fewtune.workers.pool import WorkerPool
 
 JUDGED = ("evolutionary", "annealing", "adaptive", "chameleon")

@@ -48,9 +48,8 @@ from fewtune.schedule_check.check import Checker
 from fewtune.task.weight_layout import PREPROC, free_places
 from fewtune.timing.timer import BuiltKernel, Specs, Timer
 from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
-from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from fewtune.workers.pool import WorkerHandle, WorkerOptions, WorkerPool
-from fewtune.workers.worker import Worker, resident_bytes
+from fewtune.workers.worker import Worker, argument_shapes, as_in_model, resident_bytes
 
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1

@@ -97,7 +97,7 @@ class Measurer:
         Measure a candidate as soon as it is built, while others build: for devices of their own.
     cold_weights : bool
         Every measured call finds its weights in memory, as in a model whose weights outgrow the
-        cache (`fewtune.timing.cache_state`).
+        cache (`fewtune.timing.timer`).
 
     Attributes
     ----------

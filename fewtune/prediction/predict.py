@@ -41,9 +41,9 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search import Guide
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import Task, twins_of
-from fewtune.timing.cache_state import weights_outgrow_cache
+from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.workers.kernel_build import KernelMaker
+from fewtune.workers.worker import KernelMaker
 
 # Points of all tasks together; least and most points of one task. Heavy tasks get more.
 _POINTS, _FEWEST, _MOST = 20_000, 500, 2_000

@@ -147,7 +147,11 @@ _EVERY_S = 0.2
 
 
 def end_with_starter() -> None:
-    """From now on, send SIGTERM to this process when its parent or the run is gone."""
+    """From now on, send SIGTERM to this process when its parent or the run is gone.
+
+    ``dvc repro`` runs a stage as its child, and ``fewtune run`` runs ``dvc repro``: killed with
+    SIGKILL, both would leave the stage measuring on, for a result that nobody takes.
+    """
     parent, run = os.getppid(), os.environ.get(RUN_PID, "")
     watched: set[psutil.Process] = set()
     with contextlib.suppress(psutil.NoSuchProcess):

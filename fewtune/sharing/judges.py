@@ -29,10 +29,9 @@ from fewtune.trial.outcome import WRONG_OUTPUT, Outcome, RequestFailedError, Wor
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers.kernel_build import Candidate, Made
 from fewtune.workers.model_runner import Contender
 from fewtune.workers.pool import WorkerHandle, call_all
-from fewtune.workers.worker import Worker
+from fewtune.workers.worker import Candidate, Made, Worker
 
 # Far longer than compiling, or running, all of them takes.
 _LIMIT_S = 600.0

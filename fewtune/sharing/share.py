@@ -34,7 +34,7 @@ from fewtune.sharing.session import ShareJob, Start
 from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
-from fewtune.timing.cache_state import weights_outgrow_cache
+from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import measured

@@ -3,7 +3,7 @@
 A log is a folder with TVM's two database files, and ``log.json`` with the conditions of its times.
 TVM merges databases without comparing targets, and returned wrong records that way
 (apache/tvm #15549). Here a log of another machine, target or TVM version is refused, and one whose
-kernels were measured in another way (`fewtune.timing.cache_state`).
+kernels were measured in another way (`fewtune.timing.timer`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.database import ADVICE, RECORDS, read_database, write_database
 from fewtune.task.extract import workload_hash
-from fewtune.timing.cache_state import MEASURING
+from fewtune.timing.timer import MEASURING
 from fewtune.trial.trial import Trial
 
 # Seeds of a task: as many as a small batch.

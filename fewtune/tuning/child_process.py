@@ -27,7 +27,7 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.timing.cache_state import MEASURING
+from fewtune.timing.timer import MEASURING
 from fewtune.tuning.job import Runner, SessionJob, Work, Workplace
 from fewtune.tuning.task_state import crash_text
 

@@ -45,7 +45,7 @@ class TuneJob(SessionJob):
     seeds : dict of list of Trial
         Trials of older logs, by task: measured again before anything else.
     cold_weights : bool
-        Whether measured calls find their weights in memory (`fewtune.timing.cache_state`).
+        Whether measured calls find their weights in memory (`fewtune.timing.timer`).
     stands_for : dict of float, optional
         Share of the model's time that a task's schedules serve, over its own share.
     covered : float

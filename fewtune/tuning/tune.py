@@ -13,7 +13,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
 from fewtune.storage.log_archive import log_info, read_seeds
 from fewtune.task.extract import Task
-from fewtune.timing.cache_state import weights_outgrow_cache
+from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.tuning.child_process import measured
 from fewtune.tuning.job import Runner
 from fewtune.tuning.run_state import RunState

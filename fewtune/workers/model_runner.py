@@ -29,7 +29,7 @@ from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.tvm_compat.values import set_function, view_of
 from fewtune.verify.session import random_inputs
-from fewtune.workers.kernel_build import Shapes
+from fewtune.workers.worker import Shapes
 
 # For a normal distribution: standard deviation over median absolute deviation, and standard error
 # of the median over that of the mean.

@@ -60,7 +60,9 @@ class WorkerOptions:
 class WorkerHandle:
     """One worker process: an object of class ``kind``, made of ``settings``.
 
-    A request is one of its methods, and the arguments.
+    A request is one of its methods, and the arguments. Requests and replies go over a socket that
+    only the parent holds, the process's standard input; the worker ends when the socket closes, so
+    it never outlives its parent.
     """
 
     kind: Any

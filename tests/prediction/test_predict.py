@@ -25,7 +25,7 @@ from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from fewtune.trial.trial import trace_key
 from fewtune.tuning.tune import tune
-from fewtune.workers.kernel_build import KernelMaker, Made
+from fewtune.workers.worker import KernelMaker, Made
 from tests import tuned_tiny
 from tests.prediction.crashing import DyingJob
 

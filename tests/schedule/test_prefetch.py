@@ -13,7 +13,7 @@ from fewtune.runtime.tvm import build, compiled, has_feature, te, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task.access import evaluate, shape_of
 from fewtune.task.extract import task_module
-from fewtune.workers.kernel_build import argument_shapes
+from fewtune.workers.worker import argument_shapes
 from tests import tuned_tiny
 
 X86 = has_feature(tuned_tiny.target(), "sse2")

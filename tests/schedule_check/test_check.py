@@ -9,7 +9,7 @@ from tvm import topi
 from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
-from fewtune.workers.kernel_build import argument_shapes, as_in_model
+from fewtune.workers.worker import argument_shapes, as_in_model
 from tests import tuned_tiny
 from tests.made.products import convolution, matrix_product
 

@@ -10,7 +10,7 @@ from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_state import PreparedKernel, rewriter, sliced
+from fewtune.timing.timer import PreparedKernel, rewriter, sliced
 from tests import tuned_tiny
 
 

@@ -9,7 +9,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.workers import kernel_build
-from fewtune.workers.kernel_build import KernelMaker, as_in_model
+from fewtune.workers.worker import KernelMaker, as_in_model
 from tests.made.kernels import TARGET
 from tests.made.products import matrix_product
 from tests.schedule_check.test_check import altered

@@ -14,7 +14,7 @@ from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.weight_layout import FREE
-from fewtune.timing.cache_state import flush_kernel, flusher
+from fewtune.timing.timer import flush_kernel, flusher
 from tests import tuned_tiny
 
 # Axes of the products, after the places of the transforms' tile.
