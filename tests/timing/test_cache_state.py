@@ -9,7 +9,7 @@ from fewtune.machine import host
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.timing import cache_state
+from fewtune.timing import timer as cache_state
 from fewtune.timing.timer import PreparedKernel, rewriter, sliced
 from tests import tuned_tiny
 

@@ -8,7 +8,7 @@ from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.workers import kernel_build
+from fewtune.workers import worker as kernel_build
 from fewtune.workers.worker import KernelMaker, as_in_model
 from tests.made.kernels import TARGET
 from tests.made.products import matrix_product
