@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.quiet import Quiet
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
-from fewtune.machine.host import cores_off_the_pool, on_cores
+from fewtune.machine.host import apart_from_the_pool
 from fewtune.machine.peak import PeakMeter
 from fewtune.measure.board import Board, BoardModel
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
@@ -161,11 +160,11 @@ class Variants:
         self.options = _with_room(options, imported.parameters, variants)
         if untuned is True:
             untuned = untuned_model(import_directory, self._target)
-        self._untuned = [untuned] if untuned else []
-        for model in self._untuned:
-            self._set_inputs(model)
         self._compiled: dict[str, list[CompiledModel]] = {name: [] for name in libraries}
-        self.runs: dict[str, list[interleave.Run]] = {_UNTUNED: [untuned.run]} if untuned else {}
+        self.runs: dict[str, list[interleave.Run]] = {}
+        if untuned:
+            self._set_inputs(untuned)
+            self.runs[_UNTUNED] = [partial(_run_off_the_pool, untuned)]
         self.runs |= {name: [] for name in [*libraries, _ONNXRUNTIME]}
         openvino = None if installed is None else self._openvino()
         if installed is not None and openvino is not None:
@@ -251,32 +250,15 @@ class Variants:
 
         With ``known_within``, rounds end when every median's relative standard error is at most
         that.
-
-        While the untuned model runs, this thread keeps off the cores to which TVM's other threads
-        are bound. Without this, every other process of a comparison had both on one core for a
-        while. Libraries and onnxruntime do not bind their threads, and the system keeps them
-        apart.
         """
-        tuned = frozenset(self._compiled)
-        # Threads begin with a model's first run, and stay on the cores that it was allowed.
-        for model in (*self._untuned, *(copies[0] for copies in self._compiled.values())):
-            model.run()
-        roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
-        placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
-            name: [partial(on_cores, apart if name == _UNTUNED else roaming, run) for run in runs]
-            for name, runs in self.runs.items()
-        }
-        try:
-            return interleave.interleave(
-                placed,
-                rounds,
-                for_scale=frozenset({_UNTUNED}),
-                together=tuned,
-                known_within=known_within,
-                quiet=quiet,
-            )
-        finally:
-            os.sched_setaffinity(0, roaming)
+        return interleave.interleave(
+            self.runs,
+            rounds,
+            for_scale=frozenset({_UNTUNED}),
+            together=frozenset(self._compiled),
+            known_within=known_within,
+            quiet=quiet,
+        )
 
     def difference(self, name: str) -> Difference:
         """How far a library's outputs are from onnxruntime's on the draws that the import kept.
@@ -287,6 +269,15 @@ class Variants:
         found = self._reference.check_library(compiled, self._order)
         self._set_inputs(compiled)
         return found
+
+
+def _run_off_the_pool(model: CompiledModel) -> None:
+    """Run a model on TVM's pool, this thread off the cores to which the pool's are bound.
+
+    Libraries and onnxruntime do not bind their threads, and the system keeps them apart.
+    """
+    with apart_from_the_pool():
+        model.run()
 
 
 def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -39,12 +39,6 @@ def apart_from_the_pool() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def on_cores(cores: set[int], run: Callable[[], object]) -> object:
-    """Run something with this thread on some cores; it stays there."""
-    os.sched_setaffinity(0, cores)
-    return run()
 
 
 # Where Linux describes the caches of a core; the other functions' default.

@@ -141,20 +141,24 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_libraries_and_onnxruntime_run_where_the_system_likes_and_untuned_off_the_pool() -> None:
-    variants = tiny_variants(OPTIONS)
+    infos = [task.info for task in tuned_tiny.tasks()]
+    untuned = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint()).untuned
+    variants = tiny_variants(OPTIONS, untuned=untuned)
     seen: dict[str, set[frozenset[int]]] = {name: set() for name in variants.runs}
 
     def noting(name: str, run: Callable[[], object]) -> object:
         seen[name].add(frozenset(os.sched_getaffinity(0)))
         return run()
 
-    for name, runs in variants.runs.items():
-        variants.runs[name] = [partial(noting, name, run) for run in runs]
+    # The pool is there by now.
+    untuned.run()
     before = os.sched_getaffinity(0)
+    apart, anywhere = {frozenset(cores_off_the_pool())}, {frozenset(before)}
+    untuned.run = partial(noting, "untuned", untuned.run)  # type: ignore[method-assign]
+    for name in ("tuned", "onnxruntime"):
+        variants.runs[name] = [partial(noting, name, run) for run in variants.runs[name]]
     variants.measured(3)
     assert os.sched_getaffinity(0) == before
-    # The pool is there by now.
-    apart, anywhere = {frozenset(cores_off_the_pool())}, {frozenset(before)}
     assert seen == {"untuned": apart, "tuned": anywhere, "onnxruntime": anywhere}
 
 
@@ -203,7 +207,7 @@ def test_the_benchmark_runs_what_was_built_before():
     made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
     assert made.meter is not None
     variants = tiny_variants(BenchmarkOptions(copies=1), untuned=made.untuned)
-    assert [run.__self__ for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
+    assert [run.args for run in variants.runs["untuned"]] == [(made.untuned,)]  # type: ignore[attr-defined]
     made.untuned.run()
     assert variants.difference("tuned").allowances <= 1
 
