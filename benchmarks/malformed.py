@@ -52,7 +52,7 @@ _END_S = 60.0
 # A tuning or compiling that damage does not stop goes on to its end.
 _STAGE_S = 300.0
 # What the readers of mutated files do in processes of their own.
-_APART = ("fewtune.storage.log_archive", "fewtune.predictor.pretrained")
+_APART = ("fewtune.storage.database", "fewtune.predictor.pretrained")
 _CODES = (0, 2, 3, 5)
 
 

@@ -32,7 +32,7 @@ from fewtune.pipelines.dvc_repo.dag import Result
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.pipelines.runs.run_plan import Steps, run_all
 from fewtune.pipelines.runs.stage_process import Ending
-from fewtune.report import kernel_tables, tables
+from fewtune.report import tables
 from fewtune.stages.params import LISTS
 
 _LONGEST_NAME = 200
@@ -97,7 +97,7 @@ class FlowSteps(Steps):
         for result in results if not every else ():
             name, text = f"{result.model}-{result.strategy}", result.benchmark
             described = f"Latencies and kernels of {name}"
-            publish(f"result-{name}", kernel_tables.benchmark_markdown(text), described)
+            publish(f"result-{name}", tables.benchmark_markdown(text), described)
 
 
 def artifact_key(text: str) -> str:

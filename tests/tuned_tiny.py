@@ -36,8 +36,8 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.sharing.share import share_schedules
+from fewtune.storage.database import merge
 from fewtune.storage.journal import Journal
-from fewtune.storage.log_archive import merge
 from fewtune.task.extract import Task, extract_tasks, write_tasks
 from fewtune.tuning.child_process import journal_path
 from fewtune.tuning.job import Work, Workplace

@@ -15,8 +15,14 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import SAMPLING
 from fewtune.schedule.space.transfer import Donation
 from fewtune.similarity.similarity import DesignSpace, design_space, similarity_rate
-from fewtune.storage.database import digest, read_trace
-from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
+from fewtune.storage.database import (
+    LoggedWorkload,
+    digest,
+    log_info,
+    logs_below,
+    read_trace,
+    read_workloads,
+)
 from fewtune.task.analysis import analyse
 from fewtune.trial.trial import Trial
 

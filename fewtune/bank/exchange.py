@@ -1,7 +1,7 @@
 """A bank as one file, to be copied to another machine of the same kind.
 
 The file is a zip of four members of fixed names: a manifest, and a tuning log
-(`fewtune.storage.log_archive`) with the best schedules of each workload. Nothing in it is code.
+(`fewtune.storage.database`) with the best schedules of each workload. Nothing in it is code.
 Members are read by their fixed names and written to the reader's paths, so a path or link in the
 file has no effect.
 """
@@ -19,8 +19,15 @@ from pydantic import Field, ValidationError
 
 from fewtune.artifacts import Artifact, Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
-from fewtune.storage.database import RECORDS, WORKLOADS
-from fewtune.storage.log_archive import difference_of, log_info, logs_below, merge, read_workloads
+from fewtune.storage.database import (
+    RECORDS,
+    WORKLOADS,
+    difference_of,
+    log_info,
+    logs_below,
+    merge,
+    read_workloads,
+)
 from fewtune.util.files import canonical_json, write_bytes
 
 _MANIFEST = "manifest.json"

@@ -30,8 +30,8 @@ from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
-from fewtune.report import kernel_tables
-from fewtune.report.kernel_tables import tuning_steps
+from fewtune.report import tables
+from fewtune.report.tables import tuning_steps
 from fewtune.util.files import file_sha256, write_text
 
 # Rounds end when the relative standard error of every median is at most this.
@@ -93,7 +93,7 @@ def benchmark_model(
     report.write(directory)
     _metrics(result, report).model_copy(update=started).write(directory)
     write_text(directory / "kernels.csv", kernels_csv(report.kernels))
-    write_text(directory / "report.md", kernel_tables.benchmark_markdown(report))
+    write_text(directory / "report.md", tables.benchmark_markdown(report))
     return report
 
 

@@ -23,7 +23,7 @@ from fewtune.benchmark.quiet import disturbance
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.host import stolen_pct, stolen_s
 from fewtune.process.apart import Job, run_apart
-from fewtune.report import kernel_tables
+from fewtune.report import tables
 from fewtune.util.files import file_sha256, write_text
 
 
@@ -105,7 +105,7 @@ def compare_strategies(
         disturbed=_disturbance(measured),
     )
     comparison.write(directory)
-    text = kernel_tables.comparison_markdown(comparison, selective)
+    text = tables.comparison_markdown(comparison, selective)
     write_text(directory / "report.md", text)
     return comparison
 

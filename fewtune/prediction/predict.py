@@ -39,7 +39,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search import Guide
-from fewtune.storage.log_archive import require_own
+from fewtune.storage.database import require_own
 from fewtune.task.extract import Task, twins_of
 from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key

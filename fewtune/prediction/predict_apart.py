@@ -20,8 +20,7 @@ from fewtune.prediction.worth import with_tasks
 from fewtune.process.apart import Job, run_each_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
-from fewtune.storage.database import write_database
-from fewtune.storage.log_archive import log_info
+from fewtune.storage.database import log_info, write_database
 from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
 
 # A task takes a space and a schedule besides its points: counted as so many points.

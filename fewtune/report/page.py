@@ -10,9 +10,8 @@ from html import escape
 from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, KernelRow
-from fewtune.report import kernel_tables, tables
-from fewtune.report.kernel_tables import PHASES, steps_table
-from fewtune.report.tables import Result
+from fewtune.report import tables
+from fewtune.report.tables import PHASES, Result, steps_table
 from fewtune.util.table import Table
 
 _STYLE = """
@@ -98,7 +97,7 @@ class Page:
             axes.barh(place, stats.median_ms, xerr=spread, color=color, capsize=3)
         axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
         axes.set_xlabel("ms, median with the tenth and ninetieth percentile")
-        return _svg(figure, "latency") + _table(kernel_tables.latency_table(found))
+        return _svg(figure, "latency") + _table(tables.latency_table(found))
 
     def _curve(self) -> str:
         """The estimate after each batch, beside what was measured in the end."""
@@ -134,7 +133,7 @@ def _of_result(result: Result) -> list[str]:
     report = result.benchmark
     name = escape(result.strategy)
     parts = [f"<h2>Kernels, {name}</h2>", _kernels(report)]
-    table = _table(kernel_tables.kernel_table(report))
+    table = _table(tables.kernel_table(report))
     parts.append(f"<details><summary>Every kernel</summary>{table}</details>")
     if report.steps:
         parts += [f"<h2>What tuning time went to, {name}</h2>", _steps(report)]

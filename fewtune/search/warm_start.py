@@ -27,8 +27,7 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Guide, Knowledge, Scorer, remade
-from fewtune.storage.database import best_trials, read_database, read_trace
-from fewtune.storage.log_archive import require_own
+from fewtune.storage.database import best_trials, read_database, read_trace, require_own
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
 

@@ -31,8 +31,14 @@ from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import point_from_json, sampling
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.session import ShareJob, Start
-from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
-from fewtune.storage.log_archive import log_info, require_own
+from fewtune.storage.database import (
+    RECORDS,
+    best_trials,
+    log_info,
+    read_database,
+    require_own,
+    write_database,
+)
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.phases import Phases

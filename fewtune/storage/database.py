@@ -6,13 +6,19 @@ import base64
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from fewtune.artifacts import LogInfo
-from fewtune.errors import JournalError, last_line
-from fewtune.runtime.tvm import ms, tvm
+from fewtune.artifacts import Fingerprint, LogInfo
+from fewtune.errors import InputError, JournalError, last_line
+from fewtune.process.apart import Job, at, run_apart
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import module_of, ms, tvm
+from fewtune.task.extract import workload_hash
+from fewtune.timing.timer import MEASURING
 from fewtune.trial.trial import Trial, is_trace, plain
 
 WORKLOADS = "database_workload.json"
@@ -170,3 +176,235 @@ def best_trials(
     if not database.has_workload(module):
         return []
     return list(database.get_top_k(database.commit_workload(module), count))
+
+
+# Seeds of a task: as many as a small batch.
+_MOST_SEEDS = 8
+
+
+def log_info(fingerprint: Fingerprint) -> LogInfo:
+    """The conditions of a log's times."""
+    return LogInfo(
+        machine=fingerprint.device,
+        target=fingerprint.target,
+        threads=fingerprint.threads,
+        tvm=fingerprint.versions.get("apache-tvm", ""),
+        # On a GPU or a board, caches are not prepared before a call.
+        measuring=MEASURING if fingerprint.prepares_caches else 1,
+        checked=True,
+    )
+
+
+def merge(directories: list[Path], directory: Path, best: int | None = None) -> dict[str, int]:
+    """Write the trials of several logs into one.
+
+    A schedule in several logs gets the median of its times.
+
+    Parameters
+    ----------
+    directories : list of Path
+        Logs to read.
+    directory : Path
+        An existing folder for the result.
+    best : int, optional
+        Keep at most so many of each workload, fastest first.
+
+    Returns
+    -------
+    kept : dict of int
+        Trials kept, by workload hash.
+
+    Raises
+    ------
+    InputError
+        If a folder holds no log, or two logs hold for different machines, targets or versions.
+    """
+    infos = [read_info(path) for path in directories]
+    for path, info in zip(directories, infos, strict=True):
+        _refuse_predicted(path, info)
+        if difference := difference_of(infos[0], info):
+            raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
+    found = read_workloads(directories)
+    kept = {digest: logged.trials[:best] for digest, logged in found.items()}
+    infos[0].model_copy(update={"checked": all(info.checked for info in infos)}).write(directory)
+    write_database(
+        directory,
+        {digest: logged.module for digest, logged in found.items()},
+        kept,
+        target_from_json(infos[0].target),
+    )
+    return {digest: len(trials) for digest, trials in kept.items()}
+
+
+@dataclass(frozen=True)
+class LoggedWorkload:
+    """One workload as some logs hold it.
+
+    Attributes
+    ----------
+    module : IRModule
+    trials : list of Trial
+        Valid ones, each schedule once with the median of its times, fastest first.
+    logs : list of Path
+        The logs that hold it, in the order read.
+    """
+
+    module: tvm.IRModule
+    trials: list[Trial]
+    logs: list[Path]
+
+
+def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
+    """All that some logs of one machine hold, by workload hash and in its order.
+
+    Raises
+    ------
+    JournalError
+        If TVM cannot read a log.
+    """
+    modules: dict[str, tvm.IRModule] = {}
+    times_s: dict[str, dict[str, list[float]]] = {}
+    logs: dict[str, dict[Path, None]] = {}
+    # In a child process: others may have made the logs, and can crash TVM.
+    paths = [str(path.resolve()) for path in directories]
+    read = run_apart(ReadLogs(paths=paths)) if paths else []
+    for path, log in zip(directories, read, strict=True):
+        for digest, key, run_s in log["trials"]:
+            if digest not in modules:
+                modules[digest] = module_of(log["modules"][digest])
+            logs.setdefault(digest, {})[path] = None
+            times = times_s.setdefault(digest, {}).setdefault(key, [])
+            times.append(statistics.median(run_s))
+    found = {}
+    for digest in sorted(modules):
+        ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
+        trials = [Trial(key, [time_s], None) for time_s, key in ranked]
+        found[digest] = LoggedWorkload(modules[digest], trials, list(logs[digest]))
+    return found
+
+
+def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path]:
+    """Every log below a folder, sorted; none if there is no such folder.
+
+    Parameters
+    ----------
+    directory : Path
+    fingerprint : Fingerprint
+        Where they are to be used.
+    use : str
+        For the message: what a foreign log cannot be, such as ``started from``.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target, TVM version or way of measuring.
+    """
+    expected = log_info(fingerprint)
+    logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
+    for path in logs:
+        info = read_info(path)
+        _refuse_predicted(path, info)
+        if difference := difference_of(expected, info):
+            raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
+    return logs
+
+
+def require_own(directory: Path, fingerprint: Fingerprint) -> None:
+    """Require that a stage's log is of this machine, target, TVM version and way of measuring.
+
+    Parameters
+    ----------
+    directory : Path
+        Folder of a log; a folder without one passes.
+    fingerprint : Fingerprint
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if (directory / LogInfo.file_name).is_file():
+        found = LogInfo.read(directory)
+        if difference := difference_of(log_info(fingerprint), found):
+            raise InputError(f"{directory} is of no use here: {difference}; run its stage again")
+
+
+def read_seeds(
+    directory: Path, workloads: dict[str, str], fingerprint: Fingerprint
+) -> dict[str, list[Trial]]:
+    """The best trials that logs below a folder hold for some tasks.
+
+    Parameters
+    ----------
+    directory : Path
+        Folder of logs, one a subfolder; it may be missing.
+    workloads : dict of str
+        Workload hash by task.
+    fingerprint : Fingerprint
+        Where they are to be used.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target, TVM version or way of measuring.
+    """
+    found = read_workloads(logs_below(directory, fingerprint, "started from"))
+    return {
+        name: found[digest].trials[:_MOST_SEEDS]
+        for name, digest in sorted(workloads.items())
+        if digest in found
+    }
+
+
+def read_info(directory: Path) -> LogInfo:
+    """The conditions of a log's times, from its own file.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no log.
+    """
+    for name in (LogInfo.file_name, RECORDS):
+        if not (directory / name).is_file():
+            raise InputError(f"{directory} holds no tuning log: {name} is missing")
+    return LogInfo.read(directory)
+
+
+def _refuse_predicted(path: Path, info: LogInfo) -> None:
+    if info.predicted:
+        raise InputError(
+            f"{path} holds predicted schedules, which nobody measured: take the log of a run that "
+            "measured them"
+        )
+
+
+class ReadLogs(Job):
+    """Reads logs, which others may have made: they can crash TVM."""
+
+    advice: ClassVar[str] = ADVICE
+    paths: list[str]
+
+    def run(self) -> list[dict[str, Any]]:
+        return [self._read(Path(path)) for path in self.paths]
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        at(f"TVM was reading {path}")
+        modules: dict[str, str] = {}
+        trials = []
+        for record in read_database(path).get_all_tuning_records():
+            if record.run_secs:
+                digest, trial = workload_hash(record.workload.mod), Trial.from_record(record)
+                modules[digest] = modules.get(digest) or tvm.ir.save_json(record.workload.mod)
+                trials.append([digest, trial.key, trial.run_s])
+        return {"modules": modules, "trials": trials}
+
+
+def difference_of(expected: LogInfo, found: LogInfo) -> str:
+    """Why two logs' times are not comparable, in a few words; empty if they are."""
+    for key in ("machine", "target", "threads", "tvm", "measuring"):
+        ours, theirs = getattr(expected, key), getattr(found, key)
+        if ours != theirs and key == "measuring":
+            return "its kernels were measured in another way, by another version of fewtune"
+        if ours != theirs:
+            return f"its {key} is {theirs}, not {ours}"
+    return ""

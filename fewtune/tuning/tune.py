@@ -10,8 +10,7 @@ from fewtune.measure.device import device_of
 from fewtune.options import DEFAULT_STRATEGY, TuneOptions
 from fewtune.predictor import NEVER, chosen_digest
 from fewtune.runtime.target import target_from_json
-from fewtune.storage.database import write_database
-from fewtune.storage.log_archive import log_info, read_seeds
+from fewtune.storage.database import log_info, read_seeds, write_database
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.tuning.child_process import measured

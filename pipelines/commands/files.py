@@ -76,7 +76,7 @@ def log(options: argparse.Namespace) -> int:
     output = Path(options.output)
     if output.exists():
         raise InputError(f"{output} is there already: give another --output, or remove it")
-    from fewtune.storage.log_archive import merge
+    from fewtune.storage.database import merge
 
     with whole_directory(output) as directory:
         kept = merge([Path(path) for path in options.logs], directory, options.best)

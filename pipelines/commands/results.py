@@ -15,7 +15,7 @@ from fewtune.pipelines.commands.show import (
     shown,
     tell,
 )
-from fewtune.report import kernel_tables, tables
+from fewtune.report import tables
 from fewtune.stages.paths import Places
 from fewtune.util.files import write_text
 
@@ -38,12 +38,12 @@ def report(options: argparse.Namespace) -> int:
     elif options.markdown:
         print(tables.results_markdown(found, options.wide), end="")
         for result in found if options.kernels else ():
-            print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
+            print(f"\n{tables.benchmark_markdown(result.benchmark)}", end="")
     else:
         show_results(found, root, options.wide)
         for result in found if options.kernels else ():
             print(f"\n{result.model}, {result.strategy}:")
-            kernel_tables.kernel_table(result.benchmark).print()
+            tables.kernel_table(result.benchmark).print()
     return 0
 
 

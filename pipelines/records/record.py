@@ -21,7 +21,7 @@ from fewtune.pipelines.records.page import model_page
 from fewtune.pipelines.records.recorded import remember
 from fewtune.pipelines.records.registry import machine_of, register
 from fewtune.pipelines.records.tracking import DISTURBED, MACHINE, Store
-from fewtune.report import kernel_tables, tables
+from fewtune.report import tables
 from fewtune.report.tables import target_name
 from fewtune.stages.params import COMPARED
 from fewtune.stages.paths import Places
@@ -158,7 +158,7 @@ def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> di
         "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
         MLFLOW_SOURCE_NAME: f"dvc repro benchmark@{result}",
         MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
-        MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
+        MLFLOW_RUN_NOTE: tables.benchmark_markdown(found.benchmark)[:_TEXT],
     }
     if found.benchmark.disturbed:
         tags[DISTURBED] = found.benchmark.disturbed

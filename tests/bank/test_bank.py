@@ -15,8 +15,7 @@ from fewtune.schedule.space.transfer import Donation
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import design_space
-from fewtune.storage.database import best_trials, read_database
-from fewtune.storage.log_archive import merge
+from fewtune.storage.database import best_trials, merge, read_database
 from tests import tuned_tiny
 from tests.made.banks import entry, made_bank, task_info, tiles
 

@@ -12,7 +12,7 @@ from fewtune.bank.bank import build_bank
 from fewtune.bank.exchange import export_bank, import_bank
 from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
-from fewtune.storage.log_archive import read_workloads
+from fewtune.storage.database import read_workloads
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from fewtune.errors import InputError, MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.board import Board
 from fewtune.measure.device import Here, device_of
-from fewtune.storage.log_archive import log_info
+from fewtune.storage.database import log_info
 from tests import tuned_tiny
 
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}

@@ -21,8 +21,7 @@ from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
-from fewtune.storage.database import best_trials, read_database
-from fewtune.storage.log_archive import logs_below, merge
+from fewtune.storage.database import best_trials, logs_below, merge, read_database
 from fewtune.trial.trial import trace_key
 from fewtune.tuning.tune import tune
 from fewtune.workers.worker import KernelMaker, Made

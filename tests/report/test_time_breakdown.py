@@ -8,7 +8,7 @@ from fewtune.artifacts import (
     TunedTask,
     TuneReport,
 )
-from fewtune.report.kernel_tables import tuning_steps
+from fewtune.report.tables import tuning_steps
 from tests.made import results as made
 from tests.made.tasks import made_task
 

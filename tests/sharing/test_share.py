@@ -11,8 +11,7 @@ from fewtune.artifacts import Curve, LogInfo, PredictReport, ShareReport, TuneRe
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.sharing import judges
-from fewtune.storage.database import RECORDS, WORKLOADS
-from fewtune.storage.log_archive import log_info, require_own
+from fewtune.storage.database import RECORDS, WORKLOADS, log_info, require_own
 from tests import tuned_tiny
 from tests.made.sessions import events_of
 

@@ -8,8 +8,14 @@ import pytest
 from fewtune.artifacts import LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.pipelines.cli import main
-from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database
-from fewtune.storage.log_archive import merge, read_seeds
+from fewtune.storage.database import (
+    RECORDS,
+    WORKLOADS,
+    best_trials,
+    merge,
+    read_database,
+    read_seeds,
+)
 from fewtune.tuning.session import TuneJob
 from fewtune.tuning.tune import run_session
 from tests import tuned_tiny
