@@ -206,7 +206,6 @@ def compile_model(job: CompileJob) -> CompileReport:
     apart: dict[str, str] = {}
     if len(model_functions(lowered)) > 1:
         apart = share_layouts(lowered, schedules, tasks, database, target)
-    difference = _difference_of(job.imported, job.options.allowance)
     path = job.directory / _CHECKED
 
     def attempt(steps: OptionalSteps) -> tuple[BuiltModel, Difference]:
@@ -214,7 +213,7 @@ def compile_model(job: CompileJob) -> CompileReport:
         at("compiling the library, or running it", optional=_suspects(steps))
         built = build(lowered, schedules, steps, target)
         _export(built, device, path)
-        found = difference(device.load(path))
+        found = _difference(device.load(path), job.imported, job.options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
         return built, found
@@ -354,36 +353,21 @@ def _tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
 
 
 def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:
-    """Compare a library's outputs with onnxruntime's, for all inputs that the import drew.
-
-    Parameters
-    ----------
-    library : Path
-    import_directory : Path
-        Folder of the imported model.
-    target : Target
-    """
-    return _difference_of(import_directory)(CompiledModel(library, target))
+    """Compare a library's outputs with onnxruntime's, for all inputs that the import drew."""
+    return _difference(CompiledModel(library, target), import_directory)
 
 
-def _difference_of(
-    import_directory: Path, allowance: float = 1.0
-) -> Callable[[CompiledModel], Difference]:
-    """A function that compares a model's outputs with onnxruntime's, which are read once."""
-    references = [
-        (each.function, Reference.read(shape_folder(import_directory, each.function)), each.inputs)
-        for each in ImportReport.read(import_directory).all_functions()
-    ]
-
-    def difference(compiled: CompiledModel) -> Difference:
-        worst = Difference()
-        for function, reference, specs in references:
-            order = [spec.name for spec in specs]
-            found = reference.check_library(compiled.at(function), order, allowance)
-            if found.text and len(references) > 1:
-                shapes = ", ".join(f"{spec.name} {spec.shape}" for spec in specs)
-                found = replace(found, text=f"{found.text} (at the shape {shapes})")
-            worst = worst.worse(found)
-        return worst
-
-    return difference
+def _difference(
+    compiled: CompiledModel, import_directory: Path, allowance: float = 1.0
+) -> Difference:
+    worst = Difference()
+    functions = ImportReport.read(import_directory).all_functions()
+    for each in functions:
+        reference = Reference.read(shape_folder(import_directory, each.function))
+        order = [spec.name for spec in each.inputs]
+        found = reference.check_library(compiled.at(each.function), order, allowance)
+        if found.text and len(functions) > 1:
+            shapes = ", ".join(f"{spec.name} {spec.shape}" for spec in each.inputs)
+            found = replace(found, text=f"{found.text} (at the shape {shapes})")
+        worst = worst.worse(found)
+    return worst

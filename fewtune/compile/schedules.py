@@ -86,8 +86,7 @@ class KernelSchedules:
 
     def take(self, name: str, made: tvm.tirx.PrimFunc) -> None:
         """Schedule a kernel as given, in place of its schedule in the log."""
-        named = made.with_attr("global_symbol", name)
-        self._tuned[name] = named.with_attr(IS_SCHEDULED, True)
+        self._tuned[name] = _named(made, name)
         self.levels[name] = Level.LOG
 
     def levels_with(self, steps: OptionalSteps) -> dict[str, Level]:
@@ -131,23 +130,23 @@ def _from_log(
 ) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
     """The best schedule in the log for each kernel, and the reasons why others do not apply."""
     by_workload = {task.info.workload: task for task in tasks}
-    best: dict[str, tvm.tirx.PrimFunc | None] = {}
-    reasons: dict[str, str] = {}
+    best = cache(lambda workload: _best(by_workload[workload], database))
     found, failed = {}, {}
     for name, workload in sorted(workloads.items()):
-        task = by_workload.get(workload)
-        if task is not None and workload not in best:
+        if workload in by_workload:
             try:
-                best[workload] = _best(task, database)
+                made = best(workload)
             except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
-                best[workload], reasons[workload] = None, last_line(fault)
-        function = best.get(workload)
-        if function is not None:
-            function = function.with_attr("global_symbol", name)
-            found[name] = function.with_attr(IS_SCHEDULED, True)
-        elif workload in reasons:
-            failed[name] = reasons[workload]
+                failed[name] = last_line(fault)
+                continue
+            if made is not None:
+                found[name] = _named(made, name)
     return found, failed
+
+
+def _named(made: tvm.tirx.PrimFunc, name: str) -> tvm.tirx.PrimFunc:
+    """A scheduled kernel under the name that the model has for it."""
+    return made.with_attr("global_symbol", name).with_attr(IS_SCHEDULED, True)
 
 
 def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | None:

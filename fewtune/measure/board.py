@@ -220,44 +220,6 @@ def linker(target: tvm.target.Target, named: str = "") -> Callable[..., None] | 
     return cc.cross_compiler(compiler)
 
 
-def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
-    """Look for a board, and for a compiler that links code for it.
-
-    Its class is its key and its target: boards of one key are taken to be alike.
-
-    Raises
-    ------
-    InputError
-        If the target is not given as JSON.
-    MachineError
-        If there is no board of the key, or no compiler links for it here.
-    """
-    address = BoardAddress.of(options.device)
-    if not options.target.strip().startswith("{"):
-        raise InputError(
-            f"a board needs its target: give fingerprint.target (--target) as JSON, such as "
-            f'\'{{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", '
-            f'"num-cores": 4}}\', not {options.target!r}'
-        )
-    known = 1 if options.threads == "auto" else options.threads
-    target = resolve_target(options.target, known, elsewhere=True)
-    cores = int(target.attrs.get("num-cores", 1))
-    threads = cores if options.threads == "auto" else options.threads
-    linker(target, options.cross_compiler)
-    ask_tracker(address)
-    return Fingerprint(
-        device=f"{address.key} (board behind TVM's RPC)",
-        logical_cores=cores,
-        memory_gib=0,
-        system=f"RPC {architecture(target)}",
-        target=target_json(target),
-        threads=threads,
-        versions=versions(),
-        at=str(address),
-        cross_compiler=options.cross_compiler,
-    )
-
-
 class BoardModel(CompiledModel):
     """A compiled model on a board.
 
@@ -307,11 +269,6 @@ class BoardModel(CompiledModel):
         return [float(value) for value in timed(self._function).results]
 
 
-def library_path(folder: Path, number: int) -> Path:
-    """The path of candidate ``number``."""
-    return folder / f"{number}.so"
-
-
 class BoardBuilder:
     """Compiles candidates for a board into a folder.
 
@@ -338,7 +295,7 @@ class BoardBuilder:
         module = as_in_model(module_of(module_json), self._target)
         with without_checks():
             built = compiled(module, self._target)
-        path = library_path(self._folder, number)
+        path = self._folder / f"{number}.so"
         export_library(built, path, self._link)
         scheduled = module_json if PREPROC in module_json else ""
         layout = [argument_shapes(module["main"]), free_places(module["main"]), scheduled]
@@ -349,7 +306,7 @@ class BoardBuilder:
     def forget(self) -> int:
         """Remove its libraries; return the memory that this process holds."""
         for number in self._made:
-            path = library_path(self._folder, number)
+            path = self._folder / f"{number}.so"
             path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         self._made.clear()
@@ -403,7 +360,7 @@ class BoardRunner(Worker):
         for number in self._built:
             if self._session is not None:
                 with suppress(Exception):
-                    self._session.remove(library_path(self._folder, number).name)
+                    self._session.remove(f"{number}.so")
         return super().forget()
 
     @contextmanager
@@ -418,7 +375,7 @@ class BoardRunner(Worker):
 
     def _kernel(self, number: int) -> BuiltKernel:
         if number not in self._built:
-            path = library_path(self._folder, number)
+            path = self._folder / f"{number}.so"
             shapes, weights, scheduled = json.loads(path.with_suffix(".json").read_text())
             self._session.upload(str(path))
             code = self._session.load_module(path.name)
@@ -516,8 +473,41 @@ class Board(Device):
 
     @classmethod
     def describe(cls, options: FingerprintOptions) -> Fingerprint:
-        """The fingerprint of a board behind a tracker."""
-        return board_fingerprint(options)
+        """Look for a board, and for a compiler that links code for it.
+
+        Its class is its key and its target: boards of one key are taken to be alike.
+
+        Raises
+        ------
+        InputError
+            If the target is not given as JSON.
+        MachineError
+            If there is no board of the key, or no compiler links for it here.
+        """
+        address = BoardAddress.of(options.device)
+        if not options.target.strip().startswith("{"):
+            raise InputError(
+                f"a board needs its target: give fingerprint.target (--target) as JSON, such as "
+                f'\'{{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", '
+                f'"num-cores": 4}}\', not {options.target!r}'
+            )
+        known = 1 if options.threads == "auto" else options.threads
+        target = resolve_target(options.target, known, elsewhere=True)
+        cores = int(target.attrs.get("num-cores", 1))
+        threads = cores if options.threads == "auto" else options.threads
+        linker(target, options.cross_compiler)
+        ask_tracker(address)
+        return Fingerprint(
+            device=f"{address.key} (board behind TVM's RPC)",
+            logical_cores=cores,
+            memory_gib=0,
+            system=f"RPC {architecture(target)}",
+            target=target_json(target),
+            threads=threads,
+            versions=versions(),
+            at=str(address),
+            cross_compiler=options.cross_compiler,
+        )
 
     @property
     def lock(self) -> str:

@@ -13,6 +13,7 @@ from fewtune.artifacts import (
     BenchmarkReport,
     Comparison,
     Conditions,
+    KernelPair,
     KernelRow,
     LatencyStats,
     Metrics,
@@ -281,19 +282,15 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
     """The time that the machine's host kept from its cores: one line, if it was visible."""
-    found = {
-        each.model: [
+    models = []
+    for each in comparisons:
+        parts = (
             each.full_tuning_stolen_pct,
             each.selective_tuning_stolen_pct,
             each.measuring_stolen_pct,
-        ]
-        for each in comparisons
-    }
-    models = [
-        f"{model} {' / '.join(map(percent, parts))}"
-        for model, parts in found.items()
-        if any(part is not None and part >= _VISIBLE_STOLEN_PCT for part in parts)
-    ]
+        )
+        if max(part or 0.0 for part in parts) >= _VISIBLE_STOLEN_PCT:
+            models.append(f"{each.model} {' / '.join(map(percent, parts))}")
     if not models:
         return []
     return [
@@ -438,6 +435,26 @@ def latency_table(variants: Iterable[tuple[str, LatencyStats]]) -> Table:
     return Table.of(variants, _LATENCY_COLUMNS)
 
 
+def _gflops(row: KernelRow, latency_ms: float) -> str:
+    """The rate of a kernel at another latency than its row's."""
+    return number((row.gflops or 0.0) * (row.latency_ms or 0.0) / latency_ms or None)
+
+
+_LOSS_COLUMNS: dict[str, Callable[[tuple[KernelPair, KernelRow]], str]] = {
+    "task": lambda each: each[0].task,
+    "calls": lambda each: str(each[0].calls),
+    "selective ms": lambda each: number(each[0].selective_ms),
+    "full ms": lambda each: number(each[0].full_ms),
+    "lost ms [p10 - p90]": lambda each: (
+        f"{each[0].lost_ms:.3f} [{each[0].lost_p10_ms:.3f} - {each[0].lost_p90_ms:.3f}]"
+    ),
+    "selective GFLOPS": lambda each: _gflops(each[1], each[0].selective_ms),
+    "full GFLOPS": lambda each: _gflops(each[1], each[0].full_ms),
+    "schedule": lambda each: each[1].schedule,
+    "donor": lambda each: each[1].donor or MISSING,
+}
+
+
 def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
     """The few tasks on which selective tuning lost most, by the loss of the whole model.
 
@@ -449,28 +466,8 @@ def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
         Of the same model; it says where the tasks' schedules come from.
     """
     known = {row.task: row for row in selective.kernels}
-    headings = [
-        "task", "calls", "selective ms", "full ms", "lost ms [p10 - p90]", "selective GFLOPS",
-        "full GFLOPS", "schedule", "donor",
-    ]  # fmt: skip
-    rows = []
-    for pair in [pair for pair in comparison.kernels if pair.lost_ms > 0][:_MOST_LOSSES]:
-        row = known[pair.task]
-        mega_operations = (row.gflops or 0.0) * (row.latency_ms or 0.0)
-        rows.append(
-            [
-                pair.task,
-                str(pair.calls),
-                number(pair.selective_ms),
-                number(pair.full_ms),
-                f"{pair.lost_ms:.3f} [{pair.lost_p10_ms:.3f} - {pair.lost_p90_ms:.3f}]",
-                number(mega_operations / pair.selective_ms if mega_operations else None),
-                number(mega_operations / pair.full_ms if mega_operations else None),
-                row.schedule,
-                row.donor or MISSING,
-            ]
-        )
-    return Table(headings, rows, frozenset({0, 7, 8}))
+    lost = [(pair, known[pair.task]) for pair in comparison.kernels if pair.lost_ms > 0]
+    return Table.of(lost[:_MOST_LOSSES], _LOSS_COLUMNS, frozenset({0, 7, 8}))
 
 
 def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> str:

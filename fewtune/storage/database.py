@@ -221,7 +221,6 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
     """
     infos = [read_info(path) for path in directories]
     for path, info in zip(directories, infos, strict=True):
-        _refuse_predicted(path, info)
         if difference := difference_of(infos[0], info):
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     found = read_workloads(directories)
@@ -303,7 +302,6 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
     for path in logs:
         info = read_info(path)
-        _refuse_predicted(path, info)
         if difference := difference_of(expected, info):
             raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
     return logs
@@ -362,20 +360,18 @@ def read_info(directory: Path) -> LogInfo:
     Raises
     ------
     InputError
-        If the folder holds no log.
+        If the folder holds no log, or one of predicted schedules.
     """
     for name in (LogInfo.file_name, RECORDS):
         if not (directory / name).is_file():
             raise InputError(f"{directory} holds no tuning log: {name} is missing")
-    return LogInfo.read(directory)
-
-
-def _refuse_predicted(path: Path, info: LogInfo) -> None:
+    info = LogInfo.read(directory)
     if info.predicted:
         raise InputError(
-            f"{path} holds predicted schedules, which nobody measured: take the log of a run that "
-            "measured them"
+            f"{directory} holds predicted schedules, which nobody measured: take the log of a run "
+            "that measured them"
         )
+    return info
 
 
 class ReadLogs(Job):
