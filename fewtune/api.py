@@ -68,19 +68,17 @@ def sections(
     unknown = sorted(options.keys() - _SECTIONS.keys())
     if unknown:
         raise InputError(f"options has no section {unknown[0]!r}: give {', '.join(_SECTIONS)}")
-    seeded = {"predict", "tune", "share_schedules", "benchmark", "compile", "import_model"}
     said: dict[str, dict[str, Any]] = {
-        name: {"seed": seed} if name in seeded and "seed" in kind.model_fields else {}
-        for name, kind in _SECTIONS.items()
+        "select_tasks": STRATEGIES[strategy],
+        "tune": {"trials_per_task": trials, "budget_s": budget_s},
+        "share_schedules": {"budget_s": budget_s},
     }
-    said["select_tasks"] |= STRATEGIES[strategy]
-    said["tune"] |= {} if trials is None else {"trials_per_task": trials}
-    for name in ("tune", "share_schedules"):
-        said[name] |= {} if budget_s is None else {"budget_s": budget_s}
     found: dict[str, Any] = {}
     for name, kind in _SECTIONS.items():
+        own = {"seed": seed} if "seed" in kind.model_fields else {}
+        own |= {key: each for key, each in said.get(name, {}).items() if each is not None}
         try:
-            found[name] = kind.model_validate({**said[name], **options.get(name, {})})
+            found[name] = kind.model_validate({**own, **options.get(name, {})})
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join([name, *(str(step) for step in first["loc"])])
@@ -134,12 +132,12 @@ class TunedModel:
     directory: Path
 
     def __repr__(self) -> str:
+        figures = self.to_dict()
+        names = ("latency_ms", "untuned_latency_ms", "onnxruntime_latency_ms", "tuning_s")
         rows = [
-            f"{name.replace('_', ' ')}: {value:.4g}"
-            for name, value in self.to_dict().items()
-            if name in ("latency_ms", "untuned_latency_ms", "onnxruntime_latency_ms", "tuning_s")
+            f"{name.replace('_', ' ')}: {figures[name]:.4g}" for name in names if name in figures
         ]
-        disturbed = ["disturbed"] if "disturbed" in self.to_dict() else []
+        disturbed = ["disturbed"] if "disturbed" in figures else []
         return f"TunedModel({str(self.library)!r}: {', '.join([*rows, *disturbed])})"
 
     def _repr_markdown_(self) -> str:

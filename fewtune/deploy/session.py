@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -341,9 +342,8 @@ class InferenceSession:
     def _numbers(self, names: Sequence[str]) -> list[int]:
         """Where outputs stand."""
         known = [spec.name for spec in self.note.functions[0].outputs]
-        for name in names:
-            if name not in known:
-                raise InputError(f"the model has no output {name!r}: it has {', '.join(known)}")
+        if unknown := [name for name in names if name not in known]:
+            raise InputError(f"the model has no output {unknown[0]!r}: it has {', '.join(known)}")
         return [known.index(name) for name in names]
 
     def _serving(self, arrays: list[np.ndarray]) -> tuple[Runs, list[np.ndarray]]:
@@ -402,10 +402,6 @@ class InferenceSession:
                 raise MachineError(f"{self._path} failed while it ran: {fault}") from None
             finally:
                 self._is_running = False
-
-    def _renew(self) -> None:
-        """Forget, in a forked child, who held the lock in the parent, and onnxruntime's threads."""
-        self._lock, self._peer = threading.RLock(), None
 
 
 def load(path: str | Path) -> Callable[..., dict[str, np.ndarray]]:
@@ -522,20 +518,18 @@ def _before_fork() -> None:
         _HELD.append(session)
 
 
-def _after_fork_in_parent() -> None:
+def _after_fork(*, in_child: bool) -> None:
     while _HELD:
-        _HELD.pop()._lock.release()
-    _LOADING.release()
-
-
-def _after_fork_in_child() -> None:
-    while _HELD:
-        _HELD.pop()._renew()
+        session = _HELD.pop()
+        session._lock.release()
+        if in_child:
+            # onnxruntime's threads are the parent's.
+            session._peer = None
     _LOADING.release()
 
 
 os.register_at_fork(
     before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
+    after_in_parent=partial(_after_fork, in_child=False),
+    after_in_child=partial(_after_fork, in_child=True),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -145,15 +146,11 @@ def _step(
     return added
 
 
-def _digests(folder: Path) -> Iterator[str]:
-    """The files of a folder by name and content."""
+def _digests(folder: Path | str | None) -> Iterator[str]:
+    """The files of a folder, if it is given, by name and content."""
+    folder = Path(folder or os.devnull)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         yield json.dumps([str(file.relative_to(folder)), file_sha256(file)])
-
-
-def _bank_logs(run: Run) -> Iterable[str]:
-    logs = run.options["build_bank"].logs
-    return () if logs is None else _digests(Path(logs))
 
 
 @_step("fingerprint", "fingerprint", "", lambda run: (run.fingerprint.identity(),))
@@ -161,7 +158,7 @@ def _fingerprint(run: Run, scratch: Path) -> None:
     run.fingerprint.write(scratch)
 
 
-@_step("build_bank", "bank", "fingerprint", _bank_logs)
+@_step("build_bank", "bank", "fingerprint", lambda run: _digests(run.options["build_bank"].logs))
 def _build_bank(run: Run, scratch: Path) -> None:
     build_bank(run.options["build_bank"], run.fingerprint, scratch)
 

@@ -29,7 +29,6 @@ from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.tvm_compat.values import set_function, view_of
 from fewtune.verify.session import random_inputs
-from fewtune.workers.worker import Shapes
 
 # For a normal distribution: standard deviation over median absolute deviation, and standard error
 # of the median over that of the mean.
@@ -168,7 +167,7 @@ class Contender(NamedTuple):
     """A compiled kernel: its symbol in the library, and the shapes of its buffers."""
 
     symbol: str
-    shapes: Shapes
+    shapes: list[tuple[int, ...]]
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:

@@ -41,9 +41,6 @@ def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:
     return [tuple(int(extent) for extent in buffer.shape) for buffer in function.params]
 
 
-Shapes = list[tuple[int, ...]]
-
-
 class Candidate(NamedTuple):
     """A kernel to be compiled: its unscheduled module as TVM JSON, and a trial's key, or None."""
 
@@ -73,7 +70,7 @@ class Made(NamedTuple):
     """
 
     object: Path | None
-    shapes: Shapes
+    shapes: list[tuple[int, ...]]
     fault: str = ""
 
 
