@@ -88,7 +88,7 @@ def benchmark_model(
             samples[each.function] = variants.measured(options.rounds, _KNOWN_WITHIN)
         shapes = [_shape_latency(each, samples[each.function]) for each in functions]
         report = report.model_copy(update={"shapes": shapes})
-    started, remark = _started(library, imported / REFERENCE, result, fingerprint)
+    started, remark = _started(library, imported / REFERENCE, fingerprint)
     report = report.model_copy(update={"remarks": [*report.remarks, remark]})
     report.write(directory)
     _metrics(result, report).model_copy(update=started).write(directory)
@@ -129,9 +129,7 @@ def _shape_latency(shape: ShapeFunction, samples: interleave.Samples) -> ShapeLa
     )
 
 
-def _started(
-    library: Path, onnx: Path, result: StepResults, fingerprint: Fingerprint
-) -> tuple[dict[str, float], str]:
+def _started(library: Path, onnx: Path, fingerprint: Fingerprint) -> tuple[dict[str, float], str]:
     """The figures of starting the library, and a line on them and on the library's size."""
     can = device_of(fingerprint).can
     if not (can.runs_here and can.shared_cores):
@@ -142,15 +140,8 @@ def _started(
         return {}, f"starting the library was not measured: it took over {fault.timeout:.0f} s"
     except (FewtuneError, OSError, RuntimeError) as fault:
         return {}, f"starting the library could not be measured: {last_line(fault)}"
-    added_mb, saved = result.imported.winograd_bytes / MB, result.imported.saved_flops
-    growth = ""
-    if added_mb and saved > 0:
-        growth = (
-            f", {added_mb:.3g} of them Winograd's, which save "
-            f"{100 * saved / (saved + result.flops):.0f} % of the operations"
-        )
     return found._asdict(), (
-        f"the library has {found.library_mb:.3g} MB, the ONNX model {found.onnx_mb:.3g}{growth}; "
+        f"the library has {found.library_mb:.3g} MB, the ONNX model {found.onnx_mb:.3g}; "
         f"its first output comes {found.start_s:.3g} s after NumPy is loaded (onnxruntime's "
         f"{found.onnxruntime_start_s:.3g}), with {found.resident_mb:.3g} MB resident (onnxruntime "
         f"{found.onnxruntime_resident_mb:.3g})"

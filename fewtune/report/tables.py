@@ -551,16 +551,6 @@ def _peak_text(report: BenchmarkReport) -> str:
                 f"{number(report.peak_gflops)}"
             )
         lines.append(f"{line}.")
-    if report.plain_gflops is not None:
-        lines.append(
-            "With every convolution counted as its plain sum, not as what Winograd's transforms "
-            f"leave of it or padding adds, that is {number(report.plain_gflops)} GFLOPS."
-        )
-    if report.memory_gb_s is not None:
-        lines.append(
-            f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
-            "into the caches, or is only read, may move faster."
-        )
     if report.kernels_ms and report.outside_tuned_pct is not None:
         lines.append(
             f"Kernels take {number(report.kernels_ms)} ms of the "
