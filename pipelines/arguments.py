@@ -448,7 +448,7 @@ def ui(command: _Parser) -> None:
 # By the module of `pipelines.commands` that carries them out.
 _COMMANDS = {
     "init": (init,),
-    "models": (check, add, compile),
+    "models": (check, add),
     "run": (run, record),
     "results": (report, compare, watch),
     "files": (info, bundle, log, bank),

@@ -1,8 +1,7 @@
-"""NVIDIA's compiler from its wheels, made ready for TVM before TVM is loaded.
+"""NVIDIA's compiler, installed or from its wheels, made ready for TVM before TVM is loaded.
 
 TVM's CUDA runtime links the driver's library. Without it, TVM reports no error, and compiles to
-CUDA source text that no program can load. Where there is no driver, a stub library with the symbols
-that the runtime needs lets TVM compile; it cannot run anything.
+CUDA source text that no program can load.
 
 Imports nothing that loads TVM.
 """
@@ -15,64 +14,15 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from fewtune.errors import MachineError
-from fewtune.util.nvidia_driver import DRIVER, has_nvidia_driver
+from fewtune.util.nvidia_driver import has_nvidia_driver
 
 _RUNTIME = "libcudart.so.13"
-# What libtvm_runtime_cuda.so of apache-tvm 0.27 asks of the driver.
-_SYMBOLS = (
-    "cuDeviceGetName",
-    "cuFuncSetAttribute",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuLaunchKernelEx",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuTensorMapEncodeTiled",
-)
-_NO_DEVICE = 100
 _INSTALL = "install NVIDIA's compiler with `pip install 'fewtune[cuda]'`"
-
-
-def make_ready(folder: Path) -> bool:
-    """Let TVM, when it is loaded later in this process, compile for CUDA.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets the toolkit as TVM expects it, in links, and the stand-in; it has to outlive the use.
-
-    Returns
-    -------
-    can_run : bool
-        Whether there is a driver.
-
-    Raises
-    ------
-    MachineError
-        If the wheels are missing, or TVM is loaded already.
-
-    Test: tests/compile/test_device_code.py::test_a_model_is_compiled_for_a_gpu_that_is_not_here
-    """
-    toolkit = _wheels()
-    if importlib.util.find_spec("cuda.bindings") is None:
-        raise MachineError(f"the package cuda-bindings is missing: {_INSTALL}")
-    if "tvm" in sys.modules:
-        raise MachineError("TVM is loaded already: compile for CUDA in a process of its own")
-    _link(toolkit, folder / "cuda")
-    os.environ["CUDA_PATH"] = str(folder / "cuda")
-    can_run = has_nvidia_driver()
-    if not can_run:
-        ctypes.CDLL(str(driver_stand_in(folder)), ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(str(toolkit / "lib" / _RUNTIME), ctypes.RTLD_GLOBAL)
-    return can_run
 
 
 def use_own_gpu() -> None:
@@ -156,22 +106,3 @@ def _wheels() -> Path:
         if (toolkit / "lib" / _RUNTIME).is_file() and (toolkit / "include").is_dir():
             return toolkit
     raise MachineError(f"CUDA 13's runtime and headers are missing: {_INSTALL}")
-
-
-def driver_stand_in(folder: Path) -> Path:
-    """A library of the driver's name, each of whose functions says that there is no device.
-
-    TVM's CUDA runtime asks for these functions when it is loaded, also to compile only.
-
-    Test: tests/compile/test_device_code.py::test_a_model_is_compiled_for_a_gpu_that_is_not_here
-    """
-    compiler = next((p for name in ("cc", "gcc", "clang") if (p := shutil.which(name))), None)
-    if compiler is None:
-        raise MachineError("no C compiler (cc, gcc or clang) is on the PATH: install gcc")
-    source, library = folder / "driver.c", folder / DRIVER
-    source.write_text(
-        "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in _SYMBOLS)
-    )
-    command = [compiler, "-shared", "-fPIC", f"-Wl,-soname,{DRIVER}", "-o", str(library)]
-    subprocess.run([*command, str(source)], check=True, capture_output=True)
-    return library

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -132,27 +131,3 @@ def _past_tunings(places: Places, trials: int) -> PastTunings | None:
         task_trials += (len(shared.tasks) + len(tuned.tasks)) * trials
         runs += 1
     return PastTunings(seconds=seconds, task_trials=task_trials, runs=runs) if runs else None
-
-
-def compile(options: argparse.Namespace) -> int:
-    """Compile a model for a GPU that is not here."""
-    from fewtune.compile.device_code import compile_for_gpu, gpu_target
-    from fewtune.model.source import add_model
-
-    gpu_target(options.arch)
-    places = Places(find_root())
-    name, models, given = options.model, places.models, given_inputs(options)
-    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        if name not in places.registered():
-            models = Path(scratch)
-            name = add_model(options.model, models, **given)
-        elif any(given.values()):
-            raise InputError(f"{name} is registered with its shapes: leave --shape out")
-        output = Path(options.output or places.out / name / f"cuda-{options.arch}")
-        made = compile_for_gpu(name, models, options.arch, output)
-    tell(
-        f"{made.path}: {made.kernels} kernels, {made.unscheduled} unscheduled, device code for "
-        f"{', '.join(f'sm_{each}' for each in made.architectures)}; not run on a GPU; the import "
-        f"was checked on this CPU, relative error {made.relative_error:.1e}"
-    )
-    return 0

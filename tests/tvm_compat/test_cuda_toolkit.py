@@ -1,11 +1,13 @@
 """CUDA as TVM looks for it, laid out from folders that are not as TVM expects them."""
 
+import os
 import platform
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from fewtune.tvm_compat import cuda_toolkit
+from fewtune.util.nvidia_driver import DRIVER
 from tests.made.command import python
 
 USE = """
@@ -30,7 +32,8 @@ def driver(tmp_path):
     """The folder of a library that has the driver's name."""
     folder = tmp_path / "driver"
     folder.mkdir()
-    cuda_toolkit.driver_stand_in(folder)
+    command = ["cc", "-shared", "-fPIC", "-x", "c", os.devnull, "-o", str(folder / DRIVER)]
+    subprocess.run(command, check=True)
     return str(folder)
 
 
