@@ -102,7 +102,10 @@ def compare_strategies(
             **(dict(options) | taken),
         ),
         library_sha256={name: file_sha256(library) for name, library in libraries.items()},
-        disturbed=_disturbance(measured),
+        disturbed=disturbance(
+            [each.quiet for each in measured if each.quiet],
+            interleave.latency_stats([s for each in measured for s in each.samples_s["selective"]]),
+        ),
     )
     comparison.write(directory)
     text = tables.comparison_markdown(comparison, selective)
@@ -140,21 +143,19 @@ def _latency_figures(measured: Sequence[Measurements]) -> dict[str, Any]:
     return {
         **{f"{name}_latency_ms": median_ms.get(name) for name in [*median_ms, OPENVINO]},
         **interleave.achieved_pct(every["full"], every["selective"]),
-        "achieved_perf_by_process_pct": [_achieved_pct(each) for each in measured],
+        "achieved_perf_by_process_pct": [
+            interleave.achieved_pct(each["full"], each["selective"])["achieved_perf_pct"]
+            for each in (process.samples_s for process in measured)
+        ],
         "speedup_over_onnxruntime": over("onnxruntime", "selective"),
         "full_speedup_over_onnxruntime": over("onnxruntime", "full"),
         "speedup_over_openvino": over(OPENVINO, "selective"),
         "full_speedup_over_openvino": over(OPENVINO, "full"),
-        "allowances": max(each.difference.allowances for each in measured),
-        "max_error": max(each.difference.max_error for each in measured),
-        "max_relative_error": max(each.difference.max_relative_error for each in measured),
+        **{
+            name: max(getattr(each.difference, name) for each in measured)
+            for name in ("allowances", "max_error", "max_relative_error")
+        },
     }
-
-
-def _disturbance(measured: Sequence[Measurements]) -> str:
-    samples_s = [taken for each in measured for taken in each.samples_s["selective"]]
-    quiets = [each.quiet for each in measured if each.quiet]
-    return disturbance(quiets, interleave.latency_stats(samples_s))
 
 
 class _Measuring(Job):
@@ -181,9 +182,3 @@ class _Measuring(Job):
             turned=self.number % 2 == 1,
         )
         return variants.measure(self.options.rounds_each)
-
-
-def _achieved_pct(measured: Measurements) -> float:
-    """Selective tuning's performance over full tuning's in one process: its rounds' median."""
-    samples_s = measured.samples_s
-    return interleave.achieved_pct(samples_s["full"], samples_s["selective"])["achieved_perf_pct"]

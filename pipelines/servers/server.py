@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
-from fewtune.process import with_parent
+from fewtune.pipelines.servers import with_parent
 from fewtune.stages.paths import Places
 
 LOCALHOST = "127.0.0.1"

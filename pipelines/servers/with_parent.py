@@ -1,6 +1,6 @@
 """A module run in a process that ends with the one that started it, also where that was killed.
 
-``python -m fewtune.process.with_parent PARENT MODULE ...``; the thread that starts it has
+``python -m fewtune.pipelines.servers.with_parent PARENT MODULE ...``; the thread that starts it has
 to outlive it.
 """
 

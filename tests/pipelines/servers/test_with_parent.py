@@ -11,7 +11,7 @@ from tests.waiting import until
 _STARTER = """
 import os, subprocess, sys, time
 
-module = ["-m", "fewtune.process.with_parent", str(os.getpid())]
+module = ["-m", "fewtune.pipelines.servers.with_parent", str(os.getpid())]
 child = subprocess.Popen([sys.executable, *module, "http.server", "0", "--bind", "127.0.0.1"],
                          stdout=subprocess.DEVNULL, start_new_session=True)
 print(child.pid, flush=True)
@@ -38,7 +38,7 @@ def test_one_whose_starter_is_gone_does_not_begin():
     command = [
         sys.executable,
         "-m",
-        "fewtune.process.with_parent",
+        "fewtune.pipelines.servers.with_parent",
         "1",
         "json.tool",
         "--help",
