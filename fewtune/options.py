@@ -9,7 +9,6 @@ from typing import Annotated, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     model_validator,
@@ -18,10 +17,8 @@ from pydantic import (
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
 
 
-class ExtractOptions(BaseModel):
+class ExtractOptions(BaseModel, extra="forbid"):
     """Nothing to set yet: kernels are one task if they are structurally equal."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 def _existing(value: str, info: ValidationInfo) -> str:
@@ -51,31 +48,25 @@ STRATEGIES = {
 }
 
 
-def _known_strategy(value: str) -> str:
-    """Refuse a search strategy that neither fewtune nor an installed package has."""
-    known = [*STRATEGIES, *sorted(each.name for each in entry_points(group=STRATEGY_GROUP))]
-    if value not in known:
-        raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
-    return value
+def _one_of(own: list[str], group: str) -> AfterValidator:
+    """Refuse what neither fewtune has nor an installed package, by the name of its entry point."""
+
+    def checked(value: str) -> str:
+        known = [*own, *sorted(each.name for each in entry_points(group=group))]
+        if value not in known:
+            raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
+        return value
+
+    return AfterValidator(checked)
 
 
-def _known_cost_model(value: str) -> str:
-    """Refuse a cost model that neither fewtune nor an installed package has."""
-    known = ["xgboost", *sorted(each.name for each in entry_points(group=COST_MODEL_GROUP))]
-    if value not in known:
-        raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
-    return value
-
-
-StrategyChoice = Annotated[str, AfterValidator(_known_strategy)]
-CostModelChoice = Annotated[str, AfterValidator(_known_cost_model)]
+StrategyChoice = Annotated[str, _one_of([*STRATEGIES], STRATEGY_GROUP)]
+CostModelChoice = Annotated[str, _one_of(["xgboost"], COST_MODEL_GROUP)]
 PredictorChoice = Annotated[str, AfterValidator(_existing)]
 
 
-class TuneOptions(BaseModel):
+class TuneOptions(BaseModel, extra="forbid"):
     """Budget and search of the tune stage."""
-
-    model_config = ConfigDict(extra="forbid")
 
     mode: Literal["measure", "predict"] = Field(
         default="measure",
@@ -140,10 +131,8 @@ class TuneOptions(BaseModel):
         return PREDICT in (self.mode, method)
 
 
-class ShareOptions(BaseModel):
+class ShareOptions(BaseModel, extra="forbid"):
     """Which schedules are tried beside those that tasks have, and for how long."""
-
-    model_config = ConfigDict(extra="forbid")
 
     trials_per_task: int = Field(
         default=3,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class BankOptions(BaseModel):
+class BankOptions(BaseModel, extra="forbid", frozen=True):
     """What the bank is built of, and how much of it is kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     logs: str | None = Field(
         default=None,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 _LEAST_ROUNDS = 3
 
 
-class BenchmarkOptions(BaseModel):
+class BenchmarkOptions(BaseModel, extra="forbid"):
     """How long a model is measured."""
-
-    model_config = ConfigDict(extra="forbid")
 
     rounds: int = Field(
         default=30,

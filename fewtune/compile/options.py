@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fewtune.model.import_options import MOST_GROWTH
 
 
-class CompileOptions(BaseModel):
+class CompileOptions(BaseModel, extra="forbid"):
     """How a model is compiled and verified."""
-
-    model_config = ConfigDict(extra="forbid")
 
     in_place: Literal["auto", "never"] = Field(
         default="auto",

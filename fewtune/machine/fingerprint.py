@@ -10,7 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
@@ -25,10 +25,8 @@ KINDS = {
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
 
 
-class FingerprintOptions(BaseModel):
+class FingerprintOptions(BaseModel, extra="forbid"):
     """Which target to compile for, and how many threads run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     target: str = Field(
         default="auto", description="auto (this CPU), a kind (cuda), or a TVM target as JSON"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 # Bytes of weights that a library may hold for each byte of the ONNX model's.
 MOST_GROWTH = 2.0
 
 
-class ImportSection(BaseModel):
+class ImportSection(BaseModel, extra="forbid"):
     """The section ``import_model`` of ``params.yaml``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     layout: Literal["NHWC", "NCHW"] = Field(
         default="NHWC", description="layout of convolutions; NHWC falls back where it fails"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fewtune.options import PredictorChoice
 from fewtune.predictor import AUTO
 
 
-class PredictOptions(BaseModel):
+class PredictOptions(BaseModel, extra="forbid"):
     """How the schedules of the first library are chosen."""
-
-    model_config = ConfigDict(extra="forbid")
 
     predictor: PredictorChoice = Field(
         default=AUTO, description="pretrained predictor that rates schedules, as in tune"

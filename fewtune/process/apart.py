@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fewtune import errors
 from fewtune.errors import (
@@ -45,7 +45,7 @@ from fewtune.process.contexts import without_gc
 from fewtune.util.files import full_disk
 
 
-class Job(BaseModel):
+class Job(BaseModel, extra="forbid"):
     """Work that a child process does; its fields and its result are pickled.
 
     Attributes
@@ -54,7 +54,6 @@ class Job(BaseModel):
         Optional steps that the work does without, with the reason.
     """
 
-    model_config = ConfigDict(extra="forbid")
     # Whether the child writes to its parent's streams.
     shows_output: ClassVar[bool] = False
     environment: ClassVar[dict[str, str]] = {}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 
-class SelectOptions(BaseModel):
+class SelectOptions(BaseModel, extra="forbid", frozen=True):
     """How the tasks to tune are chosen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: Literal["cliques", "agglomerative", "all", "predict"] = Field(
         default="cliques",

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from fewtune.errors import JournalError, MachineError
 from fewtune.trial.trial import TrialEntry
@@ -32,10 +32,8 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 
 
-class FinalEntry(BaseModel):
+class FinalEntry(BaseModel, extra="allow", strict=True):
     """Which of a task's schedules was the fastest in turns."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     keys: list[str]
     medians_s: list[list[FiniteFloat]]
@@ -50,10 +48,8 @@ class FinalEntry(BaseModel):
         return self
 
 
-class Event(BaseModel):
+class Event(BaseModel, extra="allow", strict=True):
     """What is common to the events of all sessions; reports read further fields."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
     kind: str
     task: str = ""
