@@ -34,7 +34,6 @@ AutoTVM flushes all arguments but the first (``enable_cpu_cache_flush``), which 
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -124,29 +123,6 @@ def sliced(tensor: Any, axis: int) -> Any:
     return view_of(tensor, (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:
-    """A function that writes float32 tensors anew, on the machine of a CPU target.
-
-    Parameters
-    ----------
-    target : Target
-    threads : int
-        TVM's pool must have as many.
-
-    Returns
-    -------
-    rewrite : callable
-        Takes any number of tensors, each `sliced`, and writes one after the other.
-    """
-    main = build(rewrite_kernel(threads), target)["main"]
-
-    def rewrite(*tensors: Any) -> None:
-        for tensor in tensors:
-            main(tensor)
-
-    return rewrite
-
-
 _FEATURE = "clflushopt"
 # float32 values of a cache line.
 _LINE = 16
@@ -183,35 +159,6 @@ def flush_kernel(threads: int) -> tvm.IRModule:
                 )
 
     return tvm.IRModule({"main": main})
-
-
-def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
-    """A function that flushes tensors, on the machine of a CPU target.
-
-    Parameters
-    ----------
-    target : Target
-    threads : int
-        TVM's pool must have as many.
-
-    Returns
-    -------
-    flush : callable
-        Takes any number of tensors.
-    """
-    by_tvm = tvm.get_global_func("cache_flush_cpu_non_first_arg")
-    main = build(flush_kernel(threads), target)["main"] if has_feature(target, _FEATURE) else None
-
-    def flush(*tensors: Any) -> None:
-        for tensor in tensors:
-            elements = math.prod(int(extent) for extent in tensor.shape)
-            if main is None or str(tensor.dtype) != "float32":
-                # TVM's function does not flush its first argument.
-                by_tvm(tensor, tensor)
-            elif elements:
-                main(flat(tensor))
-
-    return flush
 
 
 # The version of this way of measuring: times of another version cannot be compared.
@@ -308,7 +255,7 @@ def outgrow(activations_bytes: float, caches_bytes: int | None) -> bool:
 
 def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
     """Bytes of a buffer."""
-    return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
+    return np.dtype(str(dtype)).itemsize * prod(int(extent) for extent in shape)
 
 
 class PreparedKernel(NamedTuple):
@@ -326,19 +273,29 @@ class PreparedKernel(NamedTuple):
 class CacheState:
     """Puts the caches into the state in which a model calls a kernel; one for each process.
 
-    Parameters
-    ----------
-    flush : callable
-        Evicts tensors from the caches (`flusher`).
-    rewrite : callable
-        Writes tensors anew (`rewriter`).
+    On the machine of a CPU target; TVM's pool must have as many threads.
     """
 
-    def __init__(self, flush: Callable[..., Any], rewrite: Callable[..., Any]) -> None:
-        self._flush, self._rewrite = flush, rewrite
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self._rewrite = build(rewrite_kernel(threads), target)["main"]
+        has_flush = has_feature(target, _FEATURE)
+        self._flush_lines = build(flush_kernel(threads), target)["main"] if has_flush else None
+        self._flush_by_tvm = tvm.get_global_func("cache_flush_cpu_non_first_arg")
         self._flushed: list[Any] = []
         self._activations: list[Any] = []
         set_function(_BEFORE_CALL, self._before_call)
+
+    def flush(self, tensor: Any) -> None:
+        """Evict a tensor from the caches."""
+        if self._flush_lines is None or str(tensor.dtype) != "float32":
+            # TVM's function does not flush its first argument.
+            self._flush_by_tvm(tensor, tensor)
+        elif prod(tensor.shape):
+            self._flush_lines(flat(tensor))
+
+    def rewrite(self, tensor: Any) -> None:
+        """Write a float32 tensor anew, which is `sliced`."""
+        self._rewrite(tensor)
 
     def evaluate(
         self, kernel: PreparedKernel, device: Any, count: int, once_s: float = 0.0
@@ -381,8 +338,10 @@ class CacheState:
         return times_s
 
     def _before_call(self, *_: Any) -> None:
-        self._rewrite(*self._activations)
-        self._flush(*self._flushed)
+        for each in self._activations:
+            self.rewrite(each)
+        for each in self._flushed:
+            self.flush(each)
 
 
 # Activations need room as well.
@@ -677,9 +636,7 @@ class Timer:
             from fewtune.machine.peak import MultiplyAdd
 
             self.fixed_kernel = MultiplyAdd(self._target, self._threads)
-            self.caches = CacheState(
-                flusher(self._target, self._threads), rewriter(self._target, self._threads)
-            )
+            self.caches = CacheState(self._target, self._threads)
 
     def race(self, built: BuiltKernel, specs: Specs, race: Race) -> Measured:
         """Race a candidate."""

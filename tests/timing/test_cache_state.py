@@ -10,7 +10,7 @@ from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import timer as cache_state
-from fewtune.timing.timer import PreparedKernel, rewriter, sliced
+from fewtune.timing.timer import CacheState, PreparedKernel, sliced
 from tests import tuned_tiny
 
 
@@ -30,29 +30,26 @@ def _ones(elements: int, dtype: str = "float32") -> Any:
 
 
 @pytest.mark.parametrize("once_s", [0.0, 1.0])
-def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_s):
+def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_s, monkeypatch):
     module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
     built = build(module, tuned_tiny.target())
     device = tvm.cpu()
     arguments = [
         tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
     ]
-    calls: list[tuple[str, list[Any]]] = []
-    state = cache_state.CacheState(
-        lambda *given: calls.append(("flush", list(given))),
-        lambda *given: calls.append(("rewrite", list(given))),
-    )
+    calls: list[tuple[str, Any]] = []
+    state = CacheState(tuned_tiny.target(), 1)
+    monkeypatch.setattr(state, "flush", lambda given: calls.append(("flush", given)))
+    monkeypatch.setattr(state, "rewrite", lambda given: calls.append(("rewrite", given)))
     data, weight, *_, result = arguments
     times_s = state.evaluate(
         PreparedKernel(built, arguments, [weight], [data, result]), device, 3, once_s
     )
     assert len(times_s) == 3
     assert min(times_s) > 0
-    assert [name for name, _ in calls] == ["rewrite", "flush"] * 3
-    for name, given in calls:
-        expected = [weight] if name == "flush" else [result, data]
-        assert len(given) == len(expected)
-        assert all(one.same_as(other) for one, other in zip(given, expected, strict=True))
+    assert [name for name, _ in calls] == ["rewrite", "rewrite", "flush"] * 3
+    for (_, given), expected in zip(calls, [result, data, weight] * 3, strict=True):
+        assert given.same_as(expected)
 
 
 def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches():
@@ -74,7 +71,8 @@ def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches()
 def test_rewriting_twice_leaves_what_was_there(threads, axis, shape, rewritten):
     drawn = np.random.default_rng(0).integers(0, 1024, shape).astype("float32") / 1024
     tensor = tvm.runtime.tensor(drawn.reshape(10, 4, 25))
-    rewrite, slices = rewriter(tuned_tiny.target(), threads), sliced(tensor, axis)
+    rewrite = CacheState(tuned_tiny.target(), threads).rewrite
+    slices = sliced(tensor, axis)
     assert slices.shape == shape
     rewrite(slices)
     once = tensor.numpy().reshape(shape)

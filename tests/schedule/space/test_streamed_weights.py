@@ -14,7 +14,7 @@ from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.weight_layout import FREE
-from fewtune.timing.timer import flush_kernel, flusher
+from fewtune.timing.timer import CacheState, flush_kernel
 from tests import tuned_tiny
 
 # Axes of the products, after the places of the transforms' tile.
@@ -94,9 +94,8 @@ def test_a_processor_without_that_instruction_has_the_older_one(monkeypatch):
 
     monkeypatch.setattr(tvm, "get_global_func", get_global_func)
     tensor = tvm.runtime.tensor(np.ones(100, "float32"))
-    flush = flusher(tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2}), 2)
-    flush(tensor)
-    flush()
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
+    CacheState(target, 2).flush(tensor)
     # It leaves out its first argument.
     assert [len(given) for given in flushed] == [2]
     assert all(each.same_as(tensor) for each in flushed[0])
