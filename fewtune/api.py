@@ -37,6 +37,7 @@ from fewtune.progress.progress import Snapshot, heard_by
 from fewtune.selection.options import SelectOptions
 from fewtune.util.asked import in_python
 from fewtune.util.files import machine_errors
+from fewtune.util.validation import complaint
 
 ONESHOT = "oneshot"
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -77,12 +78,11 @@ def sections(
     for name, kind in _SECTIONS.items():
         own = {"seed": seed} if "seed" in kind.model_fields else {}
         own |= {key: each for key, each in said.get(name, {}).items() if each is not None}
+        given = {**own, **options.get(name, {})}
         try:
-            found[name] = kind.model_validate({**own, **options.get(name, {})})
+            found[name] = kind.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join([name, *(str(step) for step in first["loc"])])
-            raise InputError(f"option {key}: {first['msg']}") from None
+            raise InputError(complaint(error, f"option {name}", kind, given)) from None
     return found
 
 
