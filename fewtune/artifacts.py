@@ -21,6 +21,7 @@ from pydantic import (
     model_serializer,
 )
 
+from fewtune.deploy.note import Paddable
 from fewtune.errors import InputError
 from fewtune.util.files import canonical_json, write_text
 
@@ -201,16 +202,6 @@ class ShapeFunction(Part):
         return " ".join([*([f"{self.regime}:"] if self.regime else []), *shapes])
 
 
-class PaddableDimension(Part):
-    """A dimension that a session may pad up to the next shape."""
-
-    name: str
-    value: float
-    # The axis that has it, by name of the input, and of the output that is cut back.
-    inputs: dict[str, int]
-    outputs: dict[str, int]
-
-
 class ImportReport(Artifact):
     """What import_model did and how far the untuned module is from onnxruntime."""
 
@@ -259,7 +250,7 @@ class ImportReport(Artifact):
     notes: list[str]
     # Every shape of a model with several, the largest first; the other fields are the first's.
     functions: list[ShapeFunction] = []
-    paddable: list[PaddableDimension] = []
+    paddable: list[Paddable] = []
 
     def all_functions(self) -> list[ShapeFunction]:
         """Every shape's function; of one shape, that one."""

@@ -25,7 +25,7 @@ from fewtune.compile.in_place import concatenations, write_in_place
 from fewtune.compile.one_layout import share_layouts
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
-from fewtune.deploy.note import Function, Note, Paddable, Tensor, tail
+from fewtune.deploy.note import Function, Note, Tensor, tail
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.device import Device, device_of
@@ -326,7 +326,7 @@ def seal(
             )
             for each in imported.all_functions()
         ),
-        paddable=tuple(Paddable(**each.model_dump()) for each in imported.paddable),
+        paddable=tuple(imported.paddable),
         limits=imported.limits,
         target=fingerprint.target,
         architecture=architecture(target),

@@ -61,7 +61,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Paddable:
-    """A dimension that may be padded up to the next shape, and with which value."""
+    """A dimension that a session may pad up to the next shape, and with which value."""
 
     name: str
     value: float
