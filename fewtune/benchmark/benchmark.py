@@ -24,7 +24,7 @@ from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.quiet import disturbance, waiting_remark
 from fewtune.benchmark.start import MB, start_figures
-from fewtune.benchmark.variants import Builds, Measurements, Variants, measured_on_board
+from fewtune.benchmark.variants import Builds, Measurements, Variants
 from fewtune.errors import FewtuneError, last_line
 from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
@@ -106,14 +106,11 @@ def _measured(
     builds: Builds | None,
 ) -> tuple[Measurements, Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
+    meter, untuned = None, True
+    if device_of(fingerprint).can.runs_here:
+        infos = [task.info for task in result.tasks]
+        untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
     libraries = {"tuned": library}
-    if not device_of(fingerprint).can.runs_here:
-        found = measured_on_board(
-            import_directory, libraries, fingerprint, options.rounds, _KNOWN_WITHIN
-        )
-        return found, None
-    infos = [task.info for task in result.tasks]
-    untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
     variants = Variants(import_directory, libraries, fingerprint, options, untuned=untuned)
     before = meter.measure() if meter else None
     measured = variants.measure(options.rounds, _KNOWN_WITHIN)

@@ -19,12 +19,12 @@ from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
 from fewtune.machine.host import apart_from_the_pool
 from fewtune.machine.peak import PeakMeter
-from fewtune.measure.board import Board, BoardModel
+from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
 from fewtune.model.one_module import largest_alone
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.runtime.tvm import relax, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
@@ -50,16 +50,15 @@ class Builds(NamedTuple):
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
         multiply_bytes = any(task.byte_flops for task in tasks)
-        untuned = untuned_model(import_directory, target)
+        untuned = CompiledModel(untuned_executable(import_directory, target), target)
         if has_own_device(target):
             return Builds(untuned, None)
         return Builds(untuned, PeakMeter(target, fingerprint.threads, with_bytes=multiply_bytes))
 
 
-def untuned_model(import_directory: Path, target: tvm.target.Target) -> CompiledModel:
+def untuned_executable(import_directory: Path, target: tvm.target.Target) -> relax.VMExecutable:
     """The model, at the largest of its shapes, as TVM compiles it without schedules."""
-    lowered = largest_alone(read_lowered(import_directory))
-    return CompiledModel(build_executable(lowered, target), target)
+    return build_executable(largest_alone(read_lowered(import_directory)), target)
 
 
 def has_room(import_directory: Path) -> bool:
@@ -144,8 +143,8 @@ class Variants:
         function: str = MAIN,
     ) -> None:
         set_threads(fingerprint.threads)
-        self._target = target_from_json(fingerprint.target)
-        self._threads = fingerprint.threads
+        self._device, self._threads = device_of(fingerprint), fingerprint.threads
+        self._is_here = self._device.can.runs_here
         self._function, folder = function, shape_folder(import_directory, function)
         self._model = folder / REFERENCE
         imported = ImportReport.read(import_directory)
@@ -153,19 +152,24 @@ class Variants:
         self._order = [spec.name for spec in imported.inputs]
         self.peers: dict[str, str] = {}
         self.remarks: list[str] = []
+        if not self._is_here:
+            name = fingerprint.device
+            self.remarks.append(f"measured on {name} by its own clock, without onnxruntime")
         # OpenVINO's runs on a GPU are on those of another maker.
-        installed = None if has_own_device(self._target) else openvino_version()
+        installed = openvino_version() if self._device.is_cpu and self._is_here else None
         # Of each library there is one copy whose kernels are timed, and one that a session has.
         variants = 2 * len(libraries) + (1 if installed is None else 2)
-        self.options = _with_room(options, imported.parameters, variants)
+        # A board has memory for one copy of each library only.
+        room = options if self._is_here else options.model_copy(update={"copies": 1})
+        self.options = _with_room(room, imported.parameters, variants)
         if untuned is True:
-            untuned = untuned_model(import_directory, self._target)
+            untuned = self._device.load(untuned_executable(import_directory, self._device.target))
         self._compiled: dict[str, list[CompiledModel]] = {name: [] for name in libraries}
         self.runs: dict[str, list[interleave.Run]] = {}
         if untuned:
             self._set_inputs(untuned)
             self.runs[_UNTUNED] = [partial(_run_off_the_pool, untuned)]
-        self.runs |= {name: [] for name in [*libraries, _ONNXRUNTIME]}
+        self.runs |= {name: [] for name in [*libraries, *[_ONNXRUNTIME] * self._is_here]}
         openvino = None if installed is None else self._openvino()
         if installed is not None and openvino is not None:
             self.peers[OPENVINO] = installed
@@ -175,11 +179,11 @@ class Variants:
     def _load(self, libraries: dict[str, Path], turned: bool) -> None:
         """Load the copies, in turns."""
         onnxruntime_run = self._onnxruntime()
-        names = [*libraries, _ONNXRUNTIME]
+        names = [name for name in self.runs if name not in (_UNTUNED, OPENVINO)]
         for copy in range(self.options.copies):
             for name in names if (copy + turned) % 2 == 0 else names[::-1]:
                 if name in libraries:
-                    loaded = CompiledModel(libraries[name], self._target).at(self._function)
+                    loaded = self._device.load(libraries[name]).at(self._function)
                     self._set_inputs(loaded)
                     self._compiled[name].append(loaded)
                     self.runs[name].append(self._called(libraries[name], loaded))
@@ -194,7 +198,7 @@ class Variants:
 
         Beside the virtual machine's call it took 9 us more of a processor (a Xeon).
         """
-        if has_own_device(self._target):
+        if not (self._device.is_cpu and self._is_here):
             return loaded.run
         session = InferenceSession(library, threads=self._threads)
         feeds = {name: self._reference.feeds[name] for name in self._order}
@@ -206,7 +210,7 @@ class Variants:
     def _onnxruntime(self) -> Callable[[], interleave.Run]:
         """Makes a session of onnxruntime, on the libraries' GPU if it can."""
         feeds = self._reference.feeds
-        if has_own_device(self._target):
+        if not self._device.is_cpu:
             try:
                 first = peers.CudaSession(self._model, feeds)
             except InputError as error:
@@ -236,9 +240,10 @@ class Variants:
         found = Difference()
         for name in self._compiled:
             found = found.worse(self.difference(name))
-        quiet = Quiet(self._threads, self.options.wait_s)
+        quiet = Quiet(self._threads, self.options.wait_s) if self._is_here else None
         samples_s = self.measured(rounds, known_within, quiet)
-        kernels_s = kernels_in_turns(self._compiled)
+        none: dict[str, KernelSamples] = {name: {} for name in self._compiled}
+        kernels_s = kernels_in_turns(self._compiled) if self._is_here else none
         return Measurements(
             samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks, quiet
         )
@@ -254,6 +259,7 @@ class Variants:
         return interleave.interleave(
             self.runs,
             rounds,
+            self._device.clock_s,
             for_scale=frozenset({_UNTUNED}),
             together=frozenset(self._compiled),
             known_within=known_within,
@@ -285,41 +291,3 @@ def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> Ben
     room = psutil.virtual_memory().available // 2
     fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
     return options.model_copy(update={"copies": min(options.copies, fitting)})
-
-
-def measured_on_board(
-    import_directory: Path,
-    libraries: dict[str, Path],
-    fingerprint: Fingerprint,
-    rounds: int,
-    known_within: float,
-) -> Measurements:
-    """As `Variants.measure`, on a board, by its clock: onnxruntime does not run there.
-
-    A board has memory for one copy of each library only.
-    """
-    board, reference = Board(fingerprint), Reference.read(import_directory)
-    order = [spec.name for spec in ImportReport.read(import_directory).inputs]
-    untuned = build_executable(largest_alone(read_lowered(import_directory)), board.target)
-    models = {_UNTUNED: board.load(untuned)}
-    found = Difference()
-    for name, path in libraries.items():
-        models[name] = board.load(path)
-        found = found.worse(reference.check_library(models[name], order))
-    passed_s = 0.0
-
-    def run(model: BoardModel) -> None:
-        nonlocal passed_s
-        passed_s += model.times_s(1)[0]
-
-    for model in models.values():
-        model.set_inputs([reference.feeds[name] for name in order])
-    samples = interleave.interleave(
-        {name: partial(run, model) for name, model in models.items()},
-        rounds,
-        lambda: passed_s,
-        for_scale=frozenset({_UNTUNED}),
-        known_within=known_within,
-    )
-    remark = f"measured on {fingerprint.device} by its own clock, without onnxruntime"
-    return Measurements(samples, found, 1, {name: {} for name in libraries}, {}, [remark])

@@ -232,6 +232,8 @@ class BoardModel(CompiledModel):
     target : Target
     link : callable or None
         Links libraries for the board.
+    passed_s : list of float
+        Gets the seconds of each run by the board's clock.
     """
 
     def __init__(
@@ -240,7 +242,9 @@ class BoardModel(CompiledModel):
         executable: relax.VMExecutable | Path,
         target: tvm.target.Target,
         link: Callable[..., None] | None,
+        passed_s: list[float],
     ) -> None:
+        self._passed_s = passed_s
         self.device = remote_device(session, target)
         with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
             # A board's loader does not load a second library of the same name.
@@ -259,14 +263,10 @@ class BoardModel(CompiledModel):
         self._machine.set_input(self._function, *tensors)
 
     def run(self) -> list[tvm.runtime.Tensor]:
-        """Run once; returns when the board has finished."""
-        self._machine.invoke_stateful(self._function)
+        """Run once, timed; returns when the board has finished."""
+        timed = self._machine.time_evaluator("invoke_stateful", self.device, number=1)
+        self._passed_s.append(timed(self._function).mean)
         return self._finished(self._machine.get_outputs(self._function))
-
-    def times_s(self, calls: int) -> list[float]:
-        """Seconds of each of some runs on the inputs that were set, by the board's clock."""
-        timed = self._machine.time_evaluator("invoke_stateful", self.device, number=1, repeat=calls)
-        return [float(value) for value in timed(self._function).results]
 
 
 class BoardBuilder:
@@ -518,6 +518,7 @@ class Board(Device):
         super().__init__(fingerprint)
         self._boards = 1
         self._session: Any = None
+        self._passed_s: list[float] = []
 
     def open(self) -> BoardPool:
         """Reserve every free board of the key.
@@ -556,7 +557,11 @@ class Board(Device):
         if self._session is None:
             address = BoardAddress.of(self.fingerprint.at)
             self._session = reserve(address, self.fingerprint.threads)
-        return BoardModel(self._session, executable, self.target, self.link)
+        return BoardModel(self._session, executable, self.target, self.link, self._passed_s)
+
+    def clock_s(self) -> float:
+        """Seconds that models ran, by the board's clock."""
+        return sum(self._passed_s)
 
     @property
     def parallel_tasks(self) -> int:

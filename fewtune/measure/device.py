@@ -6,6 +6,7 @@ report names it. A further kind is a subclass in a file of its own, named in `KI
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,10 @@ class Device(ABC):
             As built, or the path of a library that `link` linked.
         """
         return CompiledModel(executable, self.target)
+
+    def clock_s(self) -> float:
+        """Seconds by the clock of what runs its models."""
+        return time.perf_counter()
 
     @property
     def is_cpu(self) -> bool:
