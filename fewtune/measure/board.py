@@ -236,6 +236,9 @@ class BoardModel(CompiledModel):
         Gets the seconds of each run by the board's clock.
     """
 
+    # What its kernels write is not seen from here.
+    observed = None  # type: ignore[assignment]
+
     def __init__(
         self,
         session: Any,

@@ -8,9 +8,17 @@ import pytest
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure.board import ANSWER_S, Board, BoardAddress, ask_tracker, reserve
+from fewtune.measure.board import (
+    ANSWER_S,
+    Board,
+    BoardAddress,
+    BoardModel,
+    ask_tracker,
+    reserve,
+)
 from fewtune.measure.measurer import module_specs
 from fewtune.schedule.defaults.default import default_schedule
+from fewtune.verify.taps import Observable
 from tests import tuned_tiny
 from tests.rpc_boards import boards
 
@@ -38,6 +46,10 @@ def test_an_unknown_key_is_told_at_once(at):
 def test_no_tracker_is_told_at_once():
     with pytest.raises(MachineError, match="no TVM tracker answers at 127.0.0.1:1 "):
         fingerprint("rpc://127.0.0.1:1/key")
+
+
+def test_what_kernels_write_on_a_board_is_not_looked_at():
+    assert not isinstance(BoardModel.__new__(BoardModel), Observable)
 
 
 def test_both_boards_measure_at_once_and_are_let_go(at):
