@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -29,8 +30,10 @@ from fewtune.util.files import canonical_json, write_text
 MAIN = "main"
 
 
-class Part(BaseModel, extra="ignore", frozen=True):
+class Part(BaseModel):
     """A piece of an artifact; files of other versions may have further fields."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Artifact(Part):

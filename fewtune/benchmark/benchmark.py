@@ -106,11 +106,12 @@ def _measured(
     builds: Builds | None,
 ) -> tuple[Measurements, Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
-    meter, untuned = None, True
-    if device_of(fingerprint).can.runs_here:
-        infos = [task.info for task in result.tasks]
-        untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
     libraries = {"tuned": library}
+    if not device_of(fingerprint).can.runs_here:
+        variants = Variants(import_directory, libraries, fingerprint, options)
+        return variants.measure(options.rounds, _KNOWN_WITHIN), None
+    infos = [task.info for task in result.tasks]
+    untuned, meter = builds or Builds.of(import_directory, infos, fingerprint)
     variants = Variants(import_directory, libraries, fingerprint, options, untuned=untuned)
     before = meter.measure() if meter else None
     measured = variants.measure(options.rounds, _KNOWN_WITHIN)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,7 +69,7 @@ class _Variant:
 
 
 def interleave(  # noqa: PLR0913 (how each variant is measured)
-    variants: dict[str, Run | Sequence[Run]],
+    variants: Mapping[str, Run | Sequence[Run]],
     rounds: int,
     clock: Clock = time.perf_counter,
     for_scale: frozenset[str] = frozenset(),
