@@ -52,10 +52,9 @@ from fewtune.artifacts import (
     PredictReport,
 )
 from fewtune.benchmark.interleave import achieved_pct, latency_stats, ratio_stats
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
-from fewtune.options import TuneOptions
+from fewtune.options import BenchmarkOptions, TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
 from fewtune.stages.commit import commit
 from fewtune.stages.paths import Places

@@ -48,12 +48,12 @@ from benchmarks.helpers.models import model_of
 from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from benchmarks.onnx_nodes import node_tests
 from fewtune.errors import VerificationError
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.light import light_model
 from fewtune.model.lower import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import load
+from fewtune.options import ImportOptions
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import set_threads, tvm

@@ -37,9 +37,8 @@ from fewtune.fleet.device import Cluster, FleetRun, fleet_fingerprint
 from fewtune.fleet.worker import RESOURCE, Answer, class_of
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
-from fewtune.options import TuneOptions
+from fewtune.options import ImportOptions, TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm

@@ -26,9 +26,8 @@ from benchmarks.zoo.registry import written
 from fewtune.api import tune
 from fewtune.artifacts import Conditions, Fingerprint
 from fewtune.benchmark.interleave import latency_stats, ratio_stats
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
-from fewtune.options import TuneOptions
+from fewtune.options import BenchmarkOptions, TuneOptions
 from fewtune.report.tables import conditions_lines
 from fewtune.stages.commit import commit
 from fewtune.util.files import canonical_json, write_text

@@ -41,11 +41,11 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.benchmark.interleave import latency_stats, ratio_stats
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.source import add_model
+from fewtune.options import BenchmarkOptions
 from fewtune.stages.commit import commit
 from fewtune.steps.steps import NAME, Run
 from fewtune.steps.steps import STEPS as _STEPS

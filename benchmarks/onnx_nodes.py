@@ -90,10 +90,10 @@ def compiled_outputs(
 
     ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
     """
-    from fewtune.model.import_options import ImportOptions
     from fewtune.model.lower import lower_checked
     from fewtune.onnx_graph.bind import bind_shapes
     from fewtune.onnx_graph.checks import check_types, refuse_untuned
+    from fewtune.options import ImportOptions
     from fewtune.runtime.executable import CompiledModel
     from fewtune.runtime.target import resolve_target
 

@@ -19,22 +19,26 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fewtune import artifacts
-from fewtune.bank.options import BankOptions
-from fewtune.benchmark.options import BenchmarkOptions
-from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_options import ImportSection
 from fewtune.model_check.report import too_few
-from fewtune.options import PREDICT, ShareOptions, TuneOptions
-from fewtune.prediction.options import PredictOptions
+from fewtune.options import (
+    PREDICT,
+    BankOptions,
+    BenchmarkOptions,
+    CompileOptions,
+    ImportSection,
+    PredictOptions,
+    SelectOptions,
+    ShareOptions,
+    TuneOptions,
+)
 from fewtune.process.child_python import TVM
 from fewtune.process.contexts import end_without_scans, without_gc
 from fewtune.process.ending import ending_early
 from fewtune.process.temporary import own_temporary_folder
 from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Snapshot, heard_by
-from fewtune.selection.options import SelectOptions
 from fewtune.util.asked import in_python
 from fewtune.util.files import machine_errors
 from fewtune.util.validation import complaint

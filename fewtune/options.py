@@ -1,4 +1,4 @@
-"""What a user can set about tuning and sharing."""
+"""What a user can set: the sections of ``params.yaml`` but that of the fingerprint."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, model_validator
 
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
 
@@ -160,3 +154,184 @@ class ShareOptions(BaseModel, extra="forbid"):
         "each task's contenders are measured alone",
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+
+# Bytes of weights that a library may hold for each byte of the ONNX model's.
+MOST_GROWTH = 2.0
+
+
+class ImportSection(BaseModel, extra="forbid"):
+    """The section ``import_model`` of ``params.yaml``."""
+
+    layout: Literal["NHWC", "NCHW"] = Field(
+        default="NHWC", description="layout of convolutions; NHWC falls back where it fails"
+    )
+    allowance: float = Field(
+        default=1.0, gt=0, description="multiplies what rounding may move each output element"
+    )
+    winograd: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: on CPUs in NHWC, 3x3 convolutions use Winograd's transforms where "
+        "that is expected to gain; never: every convolution is computed directly",
+    )
+    pad_filters: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: on CPUs in NHWC, filters are padded with zeros to whole vectors, and "
+        "products to whole register tiles, where that is expected to gain; never: extents as given",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
+
+
+class ImportOptions(ImportSection):
+    """How a model is imported: its section, and a bound that users know as `compile`'s."""
+
+    most_growth: float = MOST_GROWTH
+
+    @classmethod
+    def of(cls, section: ImportSection, most_growth: float) -> ImportOptions:
+        """The options of a section."""
+        return cls(**section.model_dump(), most_growth=most_growth)
+
+
+class SelectOptions(BaseModel, extra="forbid", frozen=True):
+    """How the tasks to tune are chosen."""
+
+    method: Literal["cliques", "agglomerative", "all", "predict"] = Field(
+        default="cliques",
+        description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
+        "all: every task represents itself; predict: none is tuned, each takes the schedule that "
+        "the predictor rates best",
+    )
+    min_similarity: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="similarity rate from which two tasks (cliques) or, on average, two clusters "
+        "(agglomerative) are joined; 0.5 gave 3 to 6 clusters for networks of 18 to 32 tasks",
+    )
+    clusters: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of clusters, instead of min_similarity; for agglomerative only",
+    )
+    min_share: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="tasks below this share of the model's estimated time are set aside: they "
+        "keep the schedule that was predicted, or their default one",
+    )
+    min_cluster_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="a cluster below this share is not worth a search of its own; one of a single "
+        "task needs four times as much",
+    )
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_method(self) -> Self:
+        if self.clusters is not None and self.method != "agglomerative":
+            raise ValueError(
+                f"clusters is for method agglomerative, not {self.method}: take it out, or change "
+                "the method"
+            )
+        return self
+
+
+class BankOptions(BaseModel, extra="forbid", frozen=True):
+    """What the bank is built of, and how much of it is kept."""
+
+    logs: str | None = Field(
+        default=None,
+        description="folder of tuning logs, one a subfolder at any depth; null: no bank",
+    )
+    best: int = Field(default=8, ge=1, le=1000, description="donor schedules kept a workload")
+
+
+class PredictOptions(BaseModel, extra="forbid"):
+    """How the schedules of the first library are chosen."""
+
+    predictor: PredictorChoice = Field(
+        default=AUTO, description="pretrained predictor that rates schedules, as in tune"
+    )
+    min_share: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="tasks below this share of the model's estimated time keep default schedules",
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+
+class CompileOptions(BaseModel, extra="forbid"):
+    """How a model is compiled and verified."""
+
+    in_place: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: on CPUs, the parts of a concatenation are computed in its buffer; "
+        "never: every concatenation copies them",
+    )
+    allowance: float = Field(
+        default=1.0, gt=0, description="multiplies what rounding may move each output element"
+    )
+    most_growth: float = Field(
+        default=MOST_GROWTH,
+        ge=1,
+        description="bytes of weights in the library for each byte of the ONNX model's; the import "
+        "leaves out Winograd's transforms, whose weights are larger, where they gain least for "
+        "their bytes",
+    )
+
+
+_LEAST_ROUNDS = 3
+
+
+class BenchmarkOptions(BaseModel, extra="forbid"):
+    """How long a model is measured."""
+
+    rounds: int = Field(
+        default=30,
+        ge=3,
+        le=10_000,
+        description="most rounds of all variants in turn; fewer where every median is known to "
+        "one per cent before",
+    )
+    copies: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="copies of every library, and of onnxruntime's session, that take turns: how "
+        "fast weights are read depends on the memory that they happen to get",
+    )
+    wait_s: float = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="most seconds spent, while other processes or the host take cores, on waiting "
+        "and on measuring disturbed rounds again; what stays disturbed is marked",
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the random inputs")
+
+
+class CompareOptions(BenchmarkOptions):
+    """How long two libraries of a model are measured, and how often anew."""
+
+    processes: int = Field(
+        default=4,
+        ge=1,
+        le=32,
+        description="processes, one after the other, that share the rounds; an even number of "
+        "them, for what is loaded first is slower, and they take turns in it",
+    )
+
+    @property
+    def of_a_process(self) -> Self:
+        """The same for one process, with its part of the time to wait."""
+        return self.model_copy(update={"wait_s": self.wait_s / self.processes})
+
+    @property
+    def rounds_each(self) -> int:
+        """Rounds of one process."""
+        return max(_LEAST_ROUNDS, -(-self.rounds // self.processes))

@@ -369,24 +369,6 @@ def predictor(command: _Parser) -> None:
     about.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
 
 
-def compile(command: _Parser) -> None:
-    """Compile a model for a GPU that is not here, without tuning.
-
-    Import a model, check it on this machine's CPU beside onnxruntime, schedule its
-    kernels by rule, and write a library with machine code for the architecture
-    named. Needs NVIDIA's compiler: pip install 'fewtune[cuda]'. Nothing is run on a
-    GPU.
-
-      fewtune compile squeezenet --target cuda --arch sm_90
-      fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu
-    """
-    command.add_argument("model", metavar="MODEL", help="a registered name or an .onnx file")
-    command.add_argument("--target", choices=["cuda"], default="cuda")
-    command.add_argument("--arch", default="sm_90", help="of the GPU (default sm_90)")
-    _file(command, "--output", "DIR", "gets model.so (default out/MODEL/cuda-ARCH)")
-    _shape_options(command)
-
-
 def bundle(command: _Parser) -> None:
     """Write a library with all that runs it, for a machine without fewtune and TVM.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.model.import_model import ImportJob, import_apart
-from fewtune.model.import_options import ImportOptions
+from fewtune.options import ImportOptions
 from fewtune.progress.progress import Steps
 from fewtune.stages.command import Stage, main
 from fewtune.stages.params import load_section

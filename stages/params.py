@@ -26,16 +26,16 @@ from fewtune.util.validation import complaint, nearest
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {
     "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
-    "import_model": "fewtune.model.import_options:ImportSection",
+    "import_model": "fewtune.options:ImportSection",
     "extract_tasks": "fewtune.options:ExtractOptions",
-    "build_bank": "fewtune.bank.options:BankOptions",
-    "predict": "fewtune.prediction.options:PredictOptions",
-    "select_tasks": "fewtune.selection.options:SelectOptions",
+    "build_bank": "fewtune.options:BankOptions",
+    "predict": "fewtune.options:PredictOptions",
+    "select_tasks": "fewtune.options:SelectOptions",
     "tune": "fewtune.options:TuneOptions",
     "share_schedules": "fewtune.options:ShareOptions",
-    "compile": "fewtune.compile.options:CompileOptions",
-    "benchmark": "fewtune.benchmark.options:BenchmarkOptions",
-    "compare": "fewtune.benchmark.options:CompareOptions",
+    "compile": "fewtune.options:CompileOptions",
+    "benchmark": "fewtune.options:BenchmarkOptions",
+    "compare": "fewtune.options:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}

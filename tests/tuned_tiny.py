@@ -20,17 +20,20 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.bank.bank import build_bank
-from fewtune.bank.options import BankOptions
 from fewtune.compile.compile import CompileJob, compile_model
-from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
-from fewtune.options import ShareOptions, TuneOptions
-from fewtune.prediction.options import PredictOptions
+from fewtune.options import (
+    BankOptions,
+    CompileOptions,
+    ImportOptions,
+    PredictOptions,
+    ShareOptions,
+    TuneOptions,
+)
 from fewtune.prediction.predict_apart import PredictJob, predict_apart
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json

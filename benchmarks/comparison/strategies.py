@@ -23,8 +23,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
-from fewtune.options import TuneOptions
+from fewtune.options import ImportOptions, TuneOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import predictor_for
 from fewtune.runtime.target import target_from_json

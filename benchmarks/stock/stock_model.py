@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark import interleave
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
@@ -41,6 +40,7 @@ from fewtune.model.import_model import REFERENCE
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import load
+from fewtune.options import BenchmarkOptions
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm

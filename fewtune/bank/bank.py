@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import Field
 
 from fewtune.artifacts import Artifact, Fingerprint, Part, TaskInfo
-from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
+from fewtune.options import BankOptions
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import SAMPLING

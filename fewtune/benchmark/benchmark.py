@@ -20,7 +20,6 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import interleave
 from fewtune.benchmark.kernels import StepResults, kernel_rows, kernels_csv
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.quiet import disturbance, waiting_remark
 from fewtune.benchmark.start import MB, start_figures
@@ -30,6 +29,7 @@ from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
+from fewtune.options import BenchmarkOptions
 from fewtune.report import tables
 from fewtune.report.tables import tuning_steps
 from fewtune.util.files import file_sha256, write_text

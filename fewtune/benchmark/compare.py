@@ -17,11 +17,11 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import interleave
 from fewtune.benchmark.kernels import kernel_pairs
-from fewtune.benchmark.options import CompareOptions
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.quiet import disturbance
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.host import stolen_pct, stolen_s
+from fewtune.options import CompareOptions
 from fewtune.process.apart import Job, run_apart
 from fewtune.report import tables
 from fewtune.util.files import file_sha256, write_text

@@ -12,7 +12,6 @@ import psutil
 from fewtune.artifacts import MAIN, Fingerprint, ImportReport, TaskInfo
 from fewtune.benchmark import interleave, peers
 from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.quiet import Quiet
 from fewtune.deploy.session import InferenceSession
@@ -22,6 +21,7 @@ from fewtune.machine.peak import PeakMeter
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
 from fewtune.model.one_module import largest_alone
+from fewtune.options import BenchmarkOptions
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, set_threads, tvm

@@ -23,13 +23,13 @@ from fewtune.artifacts import (
 )
 from fewtune.compile.in_place import concatenations, write_in_place
 from fewtune.compile.one_layout import share_layouts
-from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
 from fewtune.deploy.note import Function, Note, Tensor, tail
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.device import Device, device_of
 from fewtune.model.import_model import read_lowered, shape_folder
+from fewtune.options import CompileOptions
 from fewtune.process.apart import Job, Tell, at, in_step, run_apart
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from fewtune.runtime.executable import (

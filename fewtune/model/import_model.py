@@ -24,7 +24,6 @@ from fewtune.artifacts import (
 )
 from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import (
     NHWC,
     STEPS,
@@ -43,6 +42,7 @@ from fewtune.onnx_graph.bind import padding_notes
 from fewtune.onnx_graph.checks import can_show_fault, check_finite
 from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
+from fewtune.options import ImportOptions
 from fewtune.process.apart import Job, Tell, at, run_apart
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps

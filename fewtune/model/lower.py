@@ -16,7 +16,6 @@ from fewtune.artifacts import UnsupportedNode
 from fewtune.errors import FewtuneError, InputError, last_line
 from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import fusion, legalizers, transposed
 from fewtune.model.passes.integer_products import integer_epilogues, integer_kernels
 from fewtune.model.passes.padding import Padding
@@ -29,6 +28,7 @@ from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.graph import all_tensors, operator_name, reads, static_shape, tensor_bytes
 from fewtune.onnx_graph.operators.recurrent import has_layers
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
+from fewtune.options import ImportOptions
 from fewtune.process.apart import at
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps, with_most_steps

@@ -13,10 +13,8 @@ from pydantic import Field
 
 from fewtune.artifacts import Part, Selection, TensorSpec, TuneReport, UnsupportedNode
 from fewtune.machine.fingerprint import FingerprintOptions
-from fewtune.model.import_options import ImportOptions
-from fewtune.options import ShareOptions
+from fewtune.options import ImportOptions, SelectOptions, ShareOptions
 from fewtune.process.apart import Job
-from fewtune.selection.options import SelectOptions
 
 # Seconds for each trial of each task: SqueezeNet, 30 tasks with 32 trials each, took 25 s on two
 # cores of a Zen 4 (results).

@@ -26,7 +26,7 @@ import numpy as np
 from fewtune.artifacts import Fingerprint, PredictedTask, Prediction, TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
-from fewtune.prediction.options import PredictOptions
+from fewtune.options import PredictOptions
 from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import Predictor, consensus_for, predictor_for

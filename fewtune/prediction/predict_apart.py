@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fewtune.artifacts import Fingerprint, Prediction, PredictReport, TaskTable
-from fewtune.prediction.options import PredictOptions
+from fewtune.options import PredictOptions
 from fewtune.prediction.predict import Chosen, choose_schedules, points_by_task, runs_here
 from fewtune.prediction.worth import with_tasks
 from fewtune.process.apart import Job, run_each_apart

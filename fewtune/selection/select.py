@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection, TaskInfo
-from fewtune.options import PREDICT
+from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.selection.cluster import (
     Groups,
@@ -17,7 +17,6 @@ from fewtune.selection.cluster import (
     similarity_sum,
     split_unrelated,
 )
-from fewtune.selection.options import SelectOptions
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,

@@ -34,8 +34,8 @@ from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import ImportJob, import_apart, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model_check.report import at_most_full
+from fewtune.options import ImportOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.process.ending import is_asked_to_end
 from fewtune.progress.progress import Steps

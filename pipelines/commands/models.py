@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
-from fewtune.model.import_options import ImportOptions, ImportSection
 from fewtune.model.registration import name_of
 from fewtune.model_check.report import CheckJob, CheckReport, PastTunings
+from fewtune.options import ImportOptions, ImportSection
 from fewtune.pipelines.checkout.project import find_root, root_if_any, turn
 from fewtune.pipelines.commands.given import given_inputs
 from fewtune.pipelines.commands.show import say, shown, tell

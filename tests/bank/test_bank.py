@@ -8,11 +8,10 @@ import pytest
 
 from fewtune.artifacts import LogInfo, TaskInfo
 from fewtune.bank.bank import Bank, build_bank
-from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
+from fewtune.options import BankOptions, SelectOptions
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import design_space
 from fewtune.storage.database import best_trials, merge, read_database

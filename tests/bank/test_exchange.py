@@ -10,8 +10,8 @@ import pytest
 
 from fewtune.bank.bank import build_bank
 from fewtune.bank.exchange import export_bank, import_bank
-from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
+from fewtune.options import BankOptions
 from fewtune.storage.database import read_workloads
 from tests import tuned_tiny
 

@@ -24,10 +24,10 @@ from fewtune.artifacts import (
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.compare import Result, compare_strategies
-from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
 from fewtune.benchmark.start import start_figures
 from fewtune.benchmark.variants import Builds, Variants, has_room
 from fewtune.machine.host import cores_off_the_pool
+from fewtune.options import BenchmarkOptions, CompareOptions
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
 from tests.made.results import share_report

@@ -9,10 +9,10 @@ import pytest
 
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.interleave import ratio_if_measured
-from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
+from fewtune.options import BenchmarkOptions
 from tests.benchmark.test_benchmark import tiny_variants
 
 

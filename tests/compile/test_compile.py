@@ -3,8 +3,8 @@
 import pytest
 
 from fewtune.artifacts import CompileReport
-from fewtune.compile.options import CompileOptions
 from fewtune.errors import VerificationError
+from fewtune.options import CompileOptions
 from fewtune.task.extract import kernels
 from fewtune.util.files import whole_directory
 from tests import tuned_tiny

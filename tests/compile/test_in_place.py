@@ -10,9 +10,9 @@ from onnx import ModelProto
 from fewtune.artifacts import CompileReport
 from fewtune.compile.compile import LIBRARY, compile_model, verify
 from fewtune.compile.in_place import concatenations, write_in_place
-from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.options import CompileOptions
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
 from fewtune.storage.database import write_database

@@ -10,10 +10,10 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import UnsupportedError
 from fewtune.model.source import add_model
 from fewtune.onnx_graph import simplify
+from fewtune.options import ImportOptions
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks
 from tests import tiny_models

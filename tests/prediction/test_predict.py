@@ -12,13 +12,11 @@ from fewtune.artifacts import LogInfo, PredictReport, TuneReport
 from fewtune.bank.bank import Bank
 from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
-from fewtune.options import ShareOptions, TuneOptions
-from fewtune.prediction.options import PredictOptions
+from fewtune.options import PredictOptions, SelectOptions, ShareOptions, TuneOptions
 from fewtune.prediction.predict import Chosen, choose_schedules
 from fewtune.prediction.predict_apart import lots, predict_apart
 from fewtune.runtime.tvm import set_threads, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import best_trials, logs_below, merge, read_database

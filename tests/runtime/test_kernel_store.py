@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fewtune.compile.compile import KEPT
-from fewtune.compile.options import CompileOptions
+from fewtune.options import CompileOptions
 from fewtune.runtime import kernel_store
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import te, tvm

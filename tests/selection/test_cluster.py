@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import Selection
+from fewtune.options import SelectOptions
 from fewtune.selection.cluster import (
     agglomerative_groups,
     clique_groups,
@@ -13,7 +14,6 @@ from fewtune.selection.cluster import (
     split_unrelated,
 )
 from fewtune.selection.heat_map import write_similarity
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_from_spaces
 from tests.made.banks import entry, made_bank, task_info
 from tests.made.banks import tiles as space

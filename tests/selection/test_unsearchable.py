@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+from fewtune.options import SelectOptions
 from fewtune.runtime.tvm import tvm
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.similarity import similarity
 from tests.made.banks import task_info

@@ -13,8 +13,8 @@ from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.options import SelectOptions
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.task.analysis import analyse
 from fewtune.task.extract import (

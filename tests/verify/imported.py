@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
+from fewtune.options import ImportOptions
 from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.intermediate import IntermediateValues

@@ -4,12 +4,12 @@ import pytest
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.converters import recurrent
 from fewtune.model.converters.recurrent import CELLS, Recurrence
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.operators.expand import expand
 from fewtune.onnx_graph.operators.recurrent import UNROLLED
+from fewtune.options import ImportOptions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts

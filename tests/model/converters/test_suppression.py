@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes, padding_notes
+from fewtune.options import ImportOptions
 from fewtune.runtime.target import resolve_target
 from fewtune.verify.session import run_onnxruntime
 from tests.made.onnx_text import model_of

@@ -7,10 +7,10 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.errors import VerificationError
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import TRANSPOSED, lower_checked
 from fewtune.model.passes import transposed
 from fewtune.onnx_graph.bind import bind_shapes
+from fewtune.options import ImportOptions
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny

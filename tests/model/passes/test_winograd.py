@@ -8,8 +8,8 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.model.import_model import read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
+from fewtune.options import ImportOptions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
