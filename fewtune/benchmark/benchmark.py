@@ -19,9 +19,9 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark import interleave
+from fewtune.benchmark.interleave import disturbance, waiting_remark
 from fewtune.benchmark.kernels import StepResults, kernel_rows, kernels_csv
 from fewtune.benchmark.peers import OPENVINO
-from fewtune.benchmark.quiet import disturbance, waiting_remark
 from fewtune.benchmark.start import MB, start_figures
 from fewtune.benchmark.variants import Builds, Measurements, Variants
 from fewtune.errors import FewtuneError, last_line

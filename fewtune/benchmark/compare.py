@@ -16,9 +16,9 @@ from fewtune.artifacts import (
     Metrics,
 )
 from fewtune.benchmark import interleave
+from fewtune.benchmark.interleave import disturbance
 from fewtune.benchmark.kernels import kernel_pairs
 from fewtune.benchmark.peers import OPENVINO
-from fewtune.benchmark.quiet import disturbance
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.host import stolen_pct, stolen_s
 from fewtune.options import CompareOptions

@@ -11,9 +11,9 @@ import psutil
 
 from fewtune.artifacts import MAIN, Fingerprint, ImportReport, TaskInfo
 from fewtune.benchmark import interleave, peers
+from fewtune.benchmark.interleave import Quiet
 from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.quiet import Quiet
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
 from fewtune.machine.host import apart_from_the_pool

@@ -19,7 +19,7 @@ from fewtune.deploy.runtime import FFI, RUNTIME, VERSION, found
 from fewtune.errors import InputError, MachineError
 
 LIBRARY, TAR = "model.so", ".tar.gz"
-_LOADER = ("__init__.py", "bound.py", "note.py", "runtime.py", "session.py")
+_LOADER = ("__init__.py", "note.py", "runtime.py", "session.py")
 _HEADER, _EXAMPLE = "fewtune.hpp", "example.cc"
 _INIT = '''"""Runs the library of this bundle."""
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.deploy.bound import DTYPES, Bound
 from fewtune.deploy.note import TYPES, Function, Note, Tensor, require_runnable
-from fewtune.deploy.runtime import Machine, TVMError, runtime
+from fewtune.deploy.runtime import DTYPES, Bound, Machine, TVMError, runtime
 from fewtune.errors import InputError, MachineError, last_line
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from fewtune.artifacts import LatencyStats
-from fewtune.benchmark import quiet as module
-from fewtune.benchmark.interleave import interleave
-from fewtune.benchmark.quiet import Quiet, disturbance, waiting_remark
+from fewtune.benchmark import interleave as module
+from fewtune.benchmark.interleave import Quiet, disturbance, interleave, waiting_remark
 from tests.made import results as made
 
 
