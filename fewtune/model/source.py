@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, external_data_helper
 
-from fewtune.artifacts import PaddableDimension, ShapeFunction
+from fewtune.artifacts import ShapeFunction
+from fewtune.deploy.note import Paddable
 from fewtune.errors import InputError, MachineError, disk_line
 from fewtune.model.light import light_model
 from fewtune.model.registration import (
@@ -126,7 +127,7 @@ def check_paddable(model: ModelProto, paddable: Collection[str]) -> None:
 
 def paddable_dimensions(
     model: ModelProto, functions: Sequence[ShapeFunction], paddable: Mapping[str, float]
-) -> list[PaddableDimension]:
+) -> list[Paddable]:
     """Where inputs have paddable dimensions, and where outputs are cut back.
 
     An output is cut along the axis whose size is the dimension's in every shape. One that changes
@@ -154,7 +155,7 @@ def paddable_dimensions(
                         f"dimension {name!r} cannot be padded: output {output.name!r} changes "
                         "with it and has no axis of its size, so it cannot be cut back"
                     )
-        found.append(PaddableDimension(name=name, value=value, inputs=inputs, outputs=outputs))
+        found.append(Paddable(name=name, value=value, inputs=inputs, outputs=outputs))
     return found
 
 
