@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -31,7 +31,13 @@ from fewtune.model.registration import (
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import graph_inputs, opset_of
-from fewtune.onnx_graph.inputs import constant_arrays, input_shapes, read_samples, sample_shapes
+from fewtune.onnx_graph.inputs import (
+    check_dimensions,
+    constant_arrays,
+    input_shapes,
+    read_samples,
+    sample_shapes,
+)
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
 Shapes = Mapping[str, Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]]
@@ -107,22 +113,6 @@ def largest_first(
         return sum(map(prod, input_shapes(model, each.shapes, each.dimensions, constants).values()))
 
     return sorted(sizes, key=elements, reverse=True)
-
-
-def check_paddable(model: ModelProto, paddable: Collection[str]) -> None:
-    """Refuse a paddable dimension that no input has."""
-    known = {
-        dimension.dim_param
-        for value in graph_inputs(model.graph)
-        for dimension in value.type.tensor_type.shape.dim
-        if dimension.dim_param
-    }
-    for name in paddable:
-        if name not in known:
-            raise InputError(
-                f"dimension {name!r} is to be paddable, but no input has it; dynamic dimensions: "
-                f"{', '.join(sorted(known)) or 'none'}"
-            )
 
 
 def paddable_dimensions(
@@ -238,7 +228,7 @@ def _checked(
         taken["inputs"] = SAMPLES_FILE
         files[SAMPLES_FILE] = inputs
     input_shapes(model, sizes, dimensions, constants)
-    check_paddable(model, paddable)
+    check_dimensions(graph_inputs(model.graph), dict.fromkeys(paddable, 1))
     registration = ModelSource(
         **taken,
         shapes=sizes,

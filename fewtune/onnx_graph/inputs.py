@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,44 +111,42 @@ def _dimension_sizes(
 ) -> dict[str, int]:
     """Size of every named dimension that the user bound, directly or by an input's shape."""
     declared = {name: _declared_dimensions(value) or [] for name, value in inputs.items()}
-    axes = Counter(d for dims in declared.values() for d in dims if isinstance(d, str))
-    named = {name for name in axes if not _is_filler(name)}
-    for name, size in dimensions.items():
-        _check_dimension(name, size, axes)
+    names = {d for dims in declared.values() for d in dims if isinstance(d, str)}
+    named = {name for name in names if not _is_filler(name)}
+    check_dimensions(inputs.values(), dimensions)
     sizes = dict(dimensions)
     for name, shape in shapes.items():
-        own: dict[str, set[int]] = {}
-        for dimension, size in zip(declared[name], shape, strict=False):
-            if dimension in named:
-                own.setdefault(str(dimension), set()).add(size)
-        for dimension, found in own.items():
+        pairs = zip(map(str, declared[name]), shape, strict=False)
+        given = {(dimension, size) for dimension, size in pairs if dimension in named}
+        counts = Counter(dimension for dimension, _ in given)
+        for dimension, size in sorted(given):
             # An input with two sizes for one name shows that the name has no meaning.
-            if len(found) > 1 and dimension not in dimensions:
-                continue
-            for size in sorted(found):
-                if sizes.setdefault(dimension, size) != size:
-                    raise InputError(
-                        f"dimension {dimension!r} is given twice: as {sizes[dimension]}, "
-                        f"and as {size} by the shape of input {name!r}"
-                    )
+            is_name = counts[dimension] == 1 or dimension in dimensions
+            if is_name and sizes.setdefault(dimension, size) != size:
+                raise InputError(
+                    f"dimension {dimension!r} is given twice: as {sizes[dimension]}, "
+                    f"and as {size} by the shape of input {name!r}"
+                )
     computed = {name: _computed_size(name, sizes) for name in named - sizes.keys()}
     return sizes | {name: size for name, size in computed.items() if size is not None}
 
 
-def _check_dimension(name: str, size: int, axes: Mapping[str, int]) -> None:
-    """Refuse a dimension that a user gives, but that no input has by one meaning."""
-    if size < 0:
-        raise InputError(f"dimension {name}={size}: the size must be 1 or more")
-    if name not in axes or not name:
-        known = ", ".join(sorted(each for each in axes if not _is_filler(each))) or "none"
-        raise InputError(
-            f"dimension {name!r} is given, but no input has it; dynamic dimensions: {known}"
-        )
-    if _is_filler(name) and axes[name] > 1:
-        raise InputError(
-            f"dimension {name!r} is the name of {axes[name]} axes of unknown size: give the "
-            f"shape of each input with {asked('shape')}"
-        )
+def check_dimensions(inputs: Iterable[ValueInfoProto], dimensions: Mapping[str, int]) -> None:
+    """Refuse dimensions that a user gives, but that no input has by one meaning."""
+    names = [d for value in inputs for d in _declared_dimensions(value) or [] if isinstance(d, str)]
+    for name, size in dimensions.items():
+        if size < 0:
+            raise InputError(f"dimension {name}={size}: the size must be 1 or more")
+        if name not in names or not name:
+            known = ", ".join(sorted({each for each in names if not _is_filler(each)})) or "none"
+            raise InputError(
+                f"dimension {name!r} is given, but no input has it; dynamic dimensions: {known}"
+            )
+        if _is_filler(name) and names.count(name) > 1:
+            raise InputError(
+                f"dimension {name!r} is the name of {names.count(name)} axes of unknown size: give "
+                f"the shape of each input with {asked('shape')}"
+            )
 
 
 def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:

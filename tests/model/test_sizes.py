@@ -59,7 +59,7 @@ def test_a_shape_that_does_not_fit_is_refused_before_anything_is_written(tmp_pat
     file = tiny_models.write_model(encoder(), tmp_path)
     with pytest.raises(InputError, match="dimension 2 is fixed to 4"):
         add_model(str(file), tmp_path, "x", [{"x": [1, 2, 4]}, {"x": [1, 2, 5]}])
-    with pytest.raises(InputError, match="'length' is to be paddable, but no input has it"):
+    with pytest.raises(InputError, match="'length' is given, but no input has it"):
         sizes = {"batch": 1, "sequence": [2, 4]}
         add_model(str(file), tmp_path, "x", dimensions=sizes, paddable={"length": 0})
     assert not (tmp_path / "x").exists()
