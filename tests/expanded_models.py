@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from fewtune.onnx_graph.graph import all_nodes
+from fewtune.onnx_graph.graph import all_nodes, operator_name
 from fewtune.onnx_graph.operators import elementwise, normalizations, windows
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.operators.recurrent import UNROLLED
@@ -42,12 +42,10 @@ def node_model(
 def expanded(model: ModelProto) -> ModelProto:
     """The model with all that is known expanded."""
     result = expand(lift(expand(with_shapes(model), EARLY)), UNROLLED)
-    kinds = {
-        ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
-    }
+    kinds = set(map(operator_name, all_nodes(result.graph)))
     # Of these, some forms stay as they are.
     stays = elementwise.HANDLERS.keys() | normalizations.HANDLERS.keys() | windows.HANDLERS.keys()
-    stays |= {("", "Concat"), ("", "Split"), ("", "SplitToSequence")}
+    stays |= {"Concat", "Split"}
     assert not kinds & ((EARLY | UNROLLED).keys() - stays)
     return result
 

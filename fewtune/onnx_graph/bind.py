@@ -189,7 +189,7 @@ def _inline_constant_branches(model: ModelProto) -> ModelProto:
     """
     if not _branch_count(model):
         return model
-    settled = expand(model, {("", "If"): inline_constant_if})
+    settled = expand(model, {"If": inline_constant_if})
     if _branch_count(settled) == _branch_count(model):
         return model
     feeds = list(draws(model))
@@ -583,7 +583,7 @@ def pad_selections(model: ModelProto) -> ModelProto:
 
     if all(node.op_type != _SUPPRESSION or node.output[0] in done for node in model.graph.node):
         return model
-    return expand(model, {("", _SUPPRESSION): padded})
+    return expand(model, {_SUPPRESSION: padded})
 
 
 def padding_notes(model: ModelProto) -> list[str]:

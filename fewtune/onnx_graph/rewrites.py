@@ -137,10 +137,10 @@ def _empty_slice(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    **{("", operator): _chain for operator in _CHAINED},
-    **{("", operator): _positive_axes for operator in ("Squeeze", "Unsqueeze")},
-    **{("", operator): _constant_operand for operator in ("Add", "Div", "Mul", "Pow", "Sub")},
-    ("", "BatchNormalization"): _scale,
-    ("", "Slice"): _empty_slice,
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_CHAINED, _chain),
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), _positive_axes),
+    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), _constant_operand),
+    "BatchNormalization": _scale,
+    "Slice": _empty_slice,
 }

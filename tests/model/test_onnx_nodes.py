@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[2] / "results" / "onnx_nodes.json"
 # What is left to TVM's importer alone is checked by the benchmark.
-OWN = {operator for _, operator in EARLY | UNROLLED} | {*converters(None, OptionalSteps({}))}
+OWN = {name.rpartition(".")[2] for name in EARLY | UNROLLED} | {
+    *converters(None, OptionalSteps({}))
+}
 
 
 def cheapest() -> dict[str, str]:

@@ -17,6 +17,7 @@ from fewtune.onnx_graph.graph import (
     STANDARD,
     element_count,
     node_text,
+    operator_name,
     opset_of,
     reads,
     static_shape,
@@ -57,8 +58,9 @@ class GraphBuilder:
     model : ModelProto
         With static input shapes; it is left as it is.
     handlers : dict
-        By domain and operator, a function that expands a node. Its arguments are the builder, the
-        node, and the scope of its nested graphs; it returns whether it expanded the node.
+        By operator (`operator_name`), a function that expands a node. Its arguments are the
+        builder, the node, and the scope of its nested graphs; it returns whether it expanded the
+        node.
     most : int
         Most elements of a folded constant.
 
@@ -75,7 +77,7 @@ class GraphBuilder:
     def __init__(
         self,
         model: ModelProto,
-        handlers: dict[tuple[str, str], Handler],
+        handlers: dict[str, Handler],
         most: int = FOLDED_ELEMENTS,
     ) -> None:
         self.opset = opset_of(model)
@@ -293,15 +295,15 @@ class GraphBuilder:
         scope : dict
             Names that its nested graphs see.
         """
-        domain = "" if node.domain in STANDARD else node.domain
-        handler = self._handlers.get((domain, node.op_type))
+        handler = self._handlers.get(operator_name(node))
         if handler is not None and handler(self, node, scope):
             return
         most = FOLDED_ELEMENTS if node.op_type in _REPEATING else self._most
-        if domain == "" and self.compute(node, most):
+        is_standard = node.domain in STANDARD
+        if is_standard and self.compute(node, most):
             return
         self.nodes.append(node)
-        if domain == "":
+        if is_standard:
             self.infer(node)
 
     # Operators whose form depends on the operator set

@@ -121,7 +121,4 @@ def _name_outputs(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[
             graph.op("Identity", [value], output)
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "If"): _if,
-    ("", "Loop"): _loop,
-}
+HANDLERS: dict[str, Handler] = {"If": _if, "Loop": _loop}

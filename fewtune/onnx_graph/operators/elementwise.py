@@ -140,15 +140,15 @@ def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "Concat"): _concat,
-    ("", "Dropout"): _dropout,
-    ("", "Equal"): _boolean_equality,
-    ("", "IsInf"): _is_inf,
-    ("", "OneHot"): _one_hot,
-    ("", "PRelu"): _sloped,
-    ("", "Pow"): _power,
-    ("", "Split"): _split,
-    **{("", f"Reduce{kind}"): _of_floats for kind in ("L2", "LogSum", "LogSumExp", "Mean")},
-    **{("", f"Reduce{kind}"): _reduction for kind in ("Max", "Min")},
+HANDLERS: dict[str, Handler] = {
+    "Concat": _concat,
+    "Dropout": _dropout,
+    "Equal": _boolean_equality,
+    "IsInf": _is_inf,
+    "OneHot": _one_hot,
+    "PRelu": _sloped,
+    "Pow": _power,
+    "Split": _split,
+    **{f"Reduce{kind}": _of_floats for kind in ("L2", "LogSum", "LogSumExp", "Mean")},
+    **{f"Reduce{kind}": _reduction for kind in ("Max", "Min")},
 }

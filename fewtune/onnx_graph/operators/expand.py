@@ -13,7 +13,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import STANDARD, all_nodes, opset_of
+from fewtune.onnx_graph.graph import STANDARD, all_nodes, operator_name, opset_of
 from fewtune.onnx_graph.operators import (
     control_flow,
     elementwise,
@@ -27,12 +27,12 @@ from fewtune.onnx_graph.quantized import normalize
 _LOG = logging.getLogger(__name__)
 _FAMILIES = control_flow, elementwise, fused, normalizations, normalize, windows
 # Used before a model is simplified.
-EARLY: dict[tuple[str, str], Handler] = {
+EARLY: dict[str, Handler] = {
     operator: handler for family in _FAMILIES for operator, handler in family.HANDLERS.items()
 }
 
 
-def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:
+def expand(model: ModelProto, handlers: dict[str, Handler]) -> ModelProto:
     """Expand a model's nodes by some handlers, such as `EARLY`.
 
     The model has static and inferred shapes, and is left as it is; the result is the model itself
@@ -43,8 +43,7 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
     InputError
         Naming every node of these operators that cannot be expanded, and why.
     """
-    kinds = {("" if n.domain in STANDARD else n.domain, n.op_type) for n in all_nodes(model.graph)}
-    if not kinds & handlers.keys():
+    if handlers.keys().isdisjoint(map(operator_name, all_nodes(model.graph))):
         return model
     builder = GraphBuilder(model, handlers)
     for node in model.graph.node:

@@ -207,15 +207,15 @@ def _offsets(
     return [*offsets, graph.reshape(offset, full[tuple(shape)])]
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    (MICROSOFT, "Attention"): _attention,
-    (MICROSOFT, "MultiHeadAttention"): _multi_head,
-    (MICROSOFT, "FusedConv"): _fused_product,
-    (MICROSOFT, "FusedGemm"): _fused_product,
-    (MICROSOFT, "FusedMatMul"): _fused_matmul,
-    (MICROSOFT, "TransposeMatMul"): _fused_matmul,
-    (MICROSOFT, "Gelu"): _gelu,
-    (MICROSOFT, "BiasGelu"): _gelu,
-    (MICROSOFT, "FastGelu"): _fast_gelu,
-    (MICROSOFT, "QuickGelu"): _quick_gelu,
+HANDLERS: dict[str, Handler] = {
+    f"{MICROSOFT}.Attention": _attention,
+    f"{MICROSOFT}.MultiHeadAttention": _multi_head,
+    f"{MICROSOFT}.FusedConv": _fused_product,
+    f"{MICROSOFT}.FusedGemm": _fused_product,
+    f"{MICROSOFT}.FusedMatMul": _fused_matmul,
+    f"{MICROSOFT}.TransposeMatMul": _fused_matmul,
+    f"{MICROSOFT}.Gelu": _gelu,
+    f"{MICROSOFT}.BiasGelu": _gelu,
+    f"{MICROSOFT}.FastGelu": _fast_gelu,
+    f"{MICROSOFT}.QuickGelu": _quick_gelu,
 }

@@ -108,13 +108,13 @@ def _write_rms(graph: GraphBuilder, data: str, scale: str, epsilon: float, outpu
     return True
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    ("", "BatchNormalization"): _batch,
-    ("", "GroupNormalization"): _group,
-    ("", "LayerNormalization"): _layer,
-    ("", "MeanVarianceNormalization"): _mean_and_variance,
-    ("", "SimplifiedLayerNormalization"): _rms_norm,
-    (MICROSOFT, "SimplifiedLayerNormalization"): _rms_norm,
-    (MICROSOFT, "SkipLayerNormalization"): _skip_layer_norm,
-    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_layer_norm,
+HANDLERS: dict[str, Handler] = {
+    "BatchNormalization": _batch,
+    "GroupNormalization": _group,
+    "LayerNormalization": _layer,
+    "MeanVarianceNormalization": _mean_and_variance,
+    "SimplifiedLayerNormalization": _rms_norm,
+    f"{MICROSOFT}.SimplifiedLayerNormalization": _rms_norm,
+    f"{MICROSOFT}.SkipLayerNormalization": _skip_layer_norm,
+    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _skip_layer_norm,
 }

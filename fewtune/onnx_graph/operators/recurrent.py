@@ -252,12 +252,8 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
 
 
 # A quantised layer has no other form than its kernel.
-_IN_KERNEL_ONLY: dict[tuple[str, str], Handler] = {(MICROSOFT, _QUANTIZED): _quantized}
-UNROLLED: dict[tuple[str, str], Handler] = {
-    **{("", kind): _unroll for kind in _GATES},
-    **_IN_KERNEL_ONLY,
-}
-UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = {
-    **{("", kind): _unroll_without_kernel for kind in _GATES},
-    **_IN_KERNEL_ONLY,
-}
+_IN_KERNEL_ONLY: dict[str, Handler] = {f"{MICROSOFT}.{_QUANTIZED}": _quantized}
+UNROLLED: dict[str, Handler] = dict.fromkeys(_GATES, _unroll) | _IN_KERNEL_ONLY
+UNROLLED_WITHOUT_KERNEL: dict[str, Handler] = (
+    dict.fromkeys(_GATES, _unroll_without_kernel) | _IN_KERNEL_ONLY
+)

@@ -92,7 +92,7 @@ def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) 
     return True
 
 
-HANDLERS: dict[tuple[str, str], Handler] = {
-    **{("", name): _windowed for name in ("AveragePool", "Conv", "ConvInteger", "MaxPool")},
-    ("", "ConvTranspose"): _transposed_convolution,
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "MaxPool"), _windowed),
+    "ConvTranspose": _transposed_convolution,
 }

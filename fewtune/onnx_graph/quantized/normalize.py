@@ -123,12 +123,12 @@ _FORMS = {
     "MatMul": _Form({0: -2, 3: -1}, 6),
     "Where": _Form({1: None, 4: None}, 7),
 }
-HANDLERS: dict[tuple[str, str], Handler] = {
-    **{(MICROSOFT, f"QLinear{name}"): _quantized_operator for name in _FORMS},
-    **{("", f"QLinear{name}"): _quantized_operator for name in ("Conv", "MatMul")},
-    (MICROSOFT, QUANTIZE): _standard,
-    (MICROSOFT, DEQUANTIZE): _standard,
-    (MICROSOFT, "QGemm"): _gemm,
-    (MICROSOFT, "QLinearConcat"): _concat,
-    (MICROSOFT, "QAttention"): _attention,
+HANDLERS: dict[str, Handler] = {
+    **{f"{MICROSOFT}.QLinear{name}": _quantized_operator for name in _FORMS},
+    **{f"QLinear{name}": _quantized_operator for name in ("Conv", "MatMul")},
+    f"{MICROSOFT}.{QUANTIZE}": _standard,
+    f"{MICROSOFT}.{DEQUANTIZE}": _standard,
+    f"{MICROSOFT}.QGemm": _gemm,
+    f"{MICROSOFT}.QLinearConcat": _concat,
+    f"{MICROSOFT}.QAttention": _attention,
 }
