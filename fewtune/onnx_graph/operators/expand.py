@@ -1,7 +1,7 @@
 """The registry of operators that TVM's importer lacks or gets wrong, and their expansion.
 
 A handler writes a node as others that the importer reads. Each family of operators has its file,
-which lists its handlers by domain and operator.
+which lists its handlers by operator.
 """
 
 from __future__ import annotations
