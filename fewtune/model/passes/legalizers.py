@@ -40,13 +40,11 @@ _ALONG_AXIS = ("relax.gather_elements", _SCATTER)
 _GRID = "relax.image.grid_sample"
 _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
 _OUTSIDE = 10_000
-# An element of a call's second argument, by its place.
-Bounded = Callable[[relax.Call, te.Tensor, tuple[Any, ...]], Any]
 
 
 def safe_indices() -> dict[str, Legalizer]:
     """Legalizers by operator, for `relax.transform.LegalizeOps`."""
-    return dict.fromkeys((_TAKE, *_ALONG_AXIS, *_BY_TUPLES, *_OTHERS), _legalized)
+    return dict.fromkeys((_TAKE, *_ALONG_AXIS, *_BY_TUPLES, _GRID), _legalized)
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -59,7 +57,7 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return usual(builder, call)
 
     def nearest(indices: te.Tensor) -> te.Tensor:
-        bounded = _OTHERS.get(call.op.name, _index)
+        bounded = _coordinate if call.op.name == _GRID else _index
         return te.compute(indices.shape, lambda *place: bounded(call, indices, place))
 
     indices = builder.emit_te(nearest, call.args[1])
@@ -99,9 +97,6 @@ def _coordinate(call: relax.Call, grid: te.Tensor, place: tuple[Any, ...]) -> An
 def _clip(tensor: te.Tensor, place: tuple[Any, ...], lowest: int, highest: int) -> Any:
     least, most = (tvm.tirx.const(each, tensor.dtype) for each in (lowest, highest))
     return te.max(te.min(tensor(*place), most), least)
-
-
-_OTHERS: dict[str, Bounded] = {_GRID: _coordinate}
 
 
 SUMS = ("relax.mean", "relax.sum")

@@ -11,14 +11,14 @@ from onnx import NodeProto, TensorProto
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
-Activation = Callable[[GraphBuilder, str], str]
-
 _ACTIVATIONS = ("Elu", "HardSigmoid", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Softplus")
 _ACTIVATIONS += ("Softsign", "Tanh")
 _BY_LOWER_CASE = {name.lower(): name for name in _ACTIVATIONS}
 
 
-def activation(name: str, parameters: Sequence[float] = ()) -> Activation | None:
+def _activation(
+    name: str, parameters: Sequence[float]
+) -> Callable[[GraphBuilder, str], str] | None:
     """The activation of a name, in any case; None if it is unknown.
 
     Its parameters are alpha and beta, or the bounds of a ``Clip``; ONNX's defaults unless given.
@@ -39,7 +39,7 @@ def _fused_product(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     parameters = [*given.pop("activation_params", [])]
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     parameters += [given.pop(each) for each in names if each in given]
-    function = activation(name, parameters)
+    function = _activation(name, parameters)
     if function is None:
         return graph.refuse(node, f"has an activation that is not known: {name}")
     inputs, added = [each for each in node.input[:3] if each], [*node.input[3:]]
