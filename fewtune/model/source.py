@@ -62,41 +62,35 @@ def sizes_of(
     InputError
         If two of them have several values, and not equally many; if some shapes have names.
     """
-    rows: dict[str, list[dict[str, list[int]]]] = {}
-    regimes: list[str] = []
     given: Any = shapes or {}
-    if isinstance(shapes, Mapping):
-        regimes = [name for name, each in shapes.items() if isinstance(each, Mapping)]
-    if regimes:
-        for name in given.keys() - regimes:
-            raise InputError(f"shapes of {name!r} have no name: name each shape, or none")
-        given = list(given.values())
-    if isinstance(given, Mapping):
+    # Of what is given, the parts of each shape's sizes.
+    parts: dict[str, list[dict[str, Any]]] = {}
+    if isinstance(given, Mapping) and any(isinstance(each, Mapping) for each in given.values()):
+        for name, each in given.items():
+            if not isinstance(each, Mapping):
+                raise InputError(f"shapes of {name!r} have no name: name each shape, or none")
+        parts["shapes"] = [{"shapes": each, "regime": name} for name, each in given.items()]
+    elif isinstance(given, Mapping):
         for name, one in given.items():
             several = one if one and isinstance(one[0], Sequence) else [one]
-            rows[f"shapes of {name}"] = [{name: list(shape)} for shape in several]
-    elif given:
-        rows["shapes"] = [{n: list(shape) for n, shape in each.items()} for each in given]
-    sizes = {
-        name: [size] if isinstance(size, int) else list(size)
-        for name, size in (dimensions or {}).items()
-    }
-    counts = {what: len(each) for what, each in rows.items()}
-    counts |= {f"values of dimension {name}": len(each) for name, each in sizes.items()}
-    counts = {what: count for what, count in counts.items() if count != 1}
+            parts[f"shapes of {name}"] = [{"shapes": {name: shape}} for shape in several]
+    else:
+        parts["shapes"] = [{"shapes": each} for each in given]
+    for name, size in (dimensions or {}).items():
+        several = [size] if isinstance(size, int) else size
+        parts[f"values of dimension {name}"] = [{"dimensions": {name: each}} for each in several]
+    counts = {what: len(each) for what, each in parts.items() if len(each) != 1}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         text = " and ".join(f"{count} {what}" for what, count in counts.items())
         raise InputError(f"{text} are given: give equally many of each, or one")
     found: list[Sizes] = []
     for place in range(max(counts.values(), default=1)):
-        own: dict[str, list[int]] = {}
-        for row in rows.values():
-            own |= row[place % len(row)]
+        own = [each[place % len(each)] for each in parts.values()]
         # Checked against the model, with a sentence, before they are kept.
         one = Sizes.model_construct(
-            shapes=own,
-            dimensions={n: each[place % len(each)] for n, each in sizes.items()},
-            regime=regimes[place] if place < len(regimes) else "",
+            shapes={n: list(s) for each in own for n, s in each.get("shapes", {}).items()},
+            dimensions={n: s for each in own for n, s in each.get("dimensions", {}).items()},
+            regime=next((each["regime"] for each in own if "regime" in each), ""),
         )
         if any(one.text == each.text for each in found):
             raise InputError(f"the shape {one.text} is given twice: give it once")

@@ -172,12 +172,10 @@ def refuse_beyond_memory(model: ModelProto, memory_bytes: int | None = None) -> 
 
 def _bytes_of(value: ValueInfoProto) -> int:
     """Size of a tensor; 0 if it is not known."""
-    shape = static_shape(value)
-    try:
-        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    except (KeyError, ValueError):
+    shape, kind = static_shape(value), value.type.tensor_type.elem_type
+    if shape is None or not kind:
         return 0
-    return 0 if shape is None else math.prod(shape) * kind.itemsize
+    return math.prod(shape) * helper.tensor_dtype_to_np_dtype(kind).itemsize
 
 
 def _inline_constant_branches(model: ModelProto) -> ModelProto:

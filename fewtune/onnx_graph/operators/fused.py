@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -11,25 +10,10 @@ from onnx import NodeProto, TensorProto
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
-_ACTIVATIONS = ("Elu", "HardSigmoid", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Softplus")
-_ACTIVATIONS += ("Softsign", "Tanh")
-_BY_LOWER_CASE = {name.lower(): name for name in _ACTIVATIONS}
-
-
-def _activation(
-    name: str, parameters: Sequence[float]
-) -> Callable[[GraphBuilder, str], str] | None:
-    """The activation of a name, in any case; None if it is unknown.
-
-    Its parameters are alpha and beta, or the bounds of a ``Clip``; ONNX's defaults unless given.
-    """
-    if name == "Clip" and len(parameters) == 2:
-        return lambda graph, data: graph.clip(data, *parameters)
-    operator = _BY_LOWER_CASE.get(name.lower())
-    if operator is None:
-        return None
-    given = dict(zip(("alpha", "beta"), parameters, strict=False))
-    return lambda graph, data: graph.op(operator, [data], **given)
+# Of FusedConv and FusedGemm.
+_ACTIVATIONS = frozenset(
+    {"Clip", "Elu", "HardSigmoid", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}
+)
 
 
 def _fused_product(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -39,14 +23,17 @@ def _fused_product(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     parameters = [*given.pop("activation_params", [])]
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     parameters += [given.pop(each) for each in names if each in given]
-    function = _activation(name, parameters)
-    if function is None:
+    if name not in _ACTIVATIONS:
         return graph.refuse(node, f"has an activation that is not known: {name}")
     inputs, added = [each for each in node.input[:3] if each], [*node.input[3:]]
     result = graph.op(node.op_type.removeprefix("Fused"), inputs, **given)
     if added:
         result = graph.op("Add", [result, *added])
-    graph.op("Identity", [function(graph, result)], node.output[0])
+    if name == "Clip":
+        graph.op("Identity", [graph.clip(result, *parameters)], node.output[0])
+    else:
+        named = dict(zip(("alpha", "beta"), parameters, strict=False))
+        graph.op(name, [result], node.output[0], **named)
     return True
 
 
