@@ -14,29 +14,34 @@ _LAYER_NORM, _FACTORS_OF_CHANNELS = 17, 21
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Layer normalisation of doubles, or in older operator sets (onnxruntime's optimiser)."""
+    """Layer normalisation with outputs of mean and deviation, or of doubles, which TVM lacks.
+
+    Nodes in older operator sets, which onnxruntime's optimiser writes, are expanded as well.
+    """
     data, scale, bias = optional(node.input, 3)
     shape, kind = graph.shape(data), graph.element_type(data)
-    if any(node.output[1:]):
-        return graph.refuse(node, "has outputs of training")
-    if shape is None or (kind != TensorProto.DOUBLE and graph.opset >= _LAYER_NORM):
+    output, mean, inverse = optional(node.output, 3)
+    is_older = kind == TensorProto.DOUBLE or graph.opset < _LAYER_NORM
+    if shape is None or not (is_older or mean or inverse):
         return False
     given = attributes_of(node)
     if kind != TensorProto.DOUBLE:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(given.get("axis", -1) % len(shape), len(shape)))
-    apart, variance = _moments(graph, data, axes)
+    apart, variance = _moments(graph, data, axes, mean)
     deviation = graph.op("Sqrt", [graph.op("Add", [variance, given.get("epsilon", EPSILON)])])
     normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
-    scaled = graph.op("Mul", [normal, scale], None if bias else node.output[0])
+    scaled = graph.op("Mul", [normal, scale], None if bias else output)
     if bias:
-        graph.op("Add", [scaled, bias], node.output[0])
+        graph.op("Add", [scaled, bias], output)
+    if inverse:
+        graph.op("Reciprocal", [deviation], inverse)
     return True
 
 
-def _moments(graph: GraphBuilder, data: str, axes: list[int]) -> tuple[str, str]:
-    """Data less their mean, and their variance."""
-    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes)])
+def _moments(graph: GraphBuilder, data: str, axes: list[int], mean: str = "") -> tuple[str, str]:
+    """Data less their mean, which may get a name, and their variance."""
+    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes, output=mean or None)])
     return apart, graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
 
 
