@@ -240,20 +240,18 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
         for (name, each), sizes in zip(every.items(), loaded.one_by_one(), strict=True)
     ]
     reports = [each.report for each in every.values()]
+    # Each shape's indices are safe in every other.
+    limits = dict(first.report.limits)
+    for name, (low, high) in (item for each in reports for item in each.limits.items()):
+        least, most = limits.get(name, (low, high))
+        limits[name] = max(least, low), min(most, high)
     binding = canonical_json([each.binding for each in reports])
     report = first.report.model_copy(
         update={
             "binding": hashlib.sha256(binding.encode()).hexdigest()[:12],
             "functions": functions,
             "paddable": paddable_dimensions(loaded.model, functions, loaded.source.paddable),
-            # Each shape's indices are safe in every other.
-            "limits": {
-                name: (
-                    max(each.limits[name][0] for each in reports if name in each.limits),
-                    min(each.limits[name][1] for each in reports if name in each.limits),
-                )
-                for name in {name: None for each in reports for name in each.limits}
-            },
+            "limits": limits,
             "allowances": max(each.allowances for each in reports),
             "max_error": max(each.max_error for each in reports),
             "max_relative_error": max(each.max_relative_error for each in reports),
