@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -167,17 +168,14 @@ class GraphBuilder:
         is_folded : bool
             Whether the outputs are known constants now.
         """
-        if node.op_type == "Shape":
+        if node.op_type in ("Shape", "Size"):
             shape = self.shape(node.input[0])
             if shape is None:
                 return False
             bounds = {a.name: a.i for a in node.attribute}
-            shape = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
-            self._set_constant(node.output[0], np.array(shape, np.int64))
-            return True
-        if node.op_type == "Size" and self.shape(node.input[0]) is not None:
-            size = np.prod(self.shape(node.input[0]), dtype=np.int64)
-            self._set_constant(node.output[0], np.array(size, np.int64))
+            part = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+            found = part if node.op_type == "Shape" else math.prod(shape)
+            self._set_constant(node.output[0], np.array(found, np.int64))
             return True
         if node.op_type in _KEPT or any(a.HasField("g") for a in node.attribute):
             return False
@@ -194,9 +192,8 @@ class GraphBuilder:
         if not all(isinstance(result, np.ndarray | np.generic) for result in results):
             return False
         arrays = [np.asarray(result) for result in results]
-        if most is not None and any(array.size > most for array in arrays):
-            return False
-        if any(array.dtype.kind not in "biuf" for array in arrays):
+        is_large = most is not None and any(array.size > most for array in arrays)
+        if is_large or any(array.dtype.kind not in "biuf" for array in arrays):
             return False
         for name, array in zip(outputs, arrays, strict=True):
             self._set_constant(name, array)
