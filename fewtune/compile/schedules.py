@@ -10,7 +10,7 @@ from fewtune.errors import last_line
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, kernels
 from fewtune.task.weight_layout import FREE

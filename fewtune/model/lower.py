@@ -38,7 +38,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable, module_p
 from fewtune.runtime.kernel_store import LINKING, KernelStore, linking, loaded
 from fewtune.runtime.target import has_own_device, host_target, is_foreign, tvm_device
 from fewtune.runtime.tvm import relax, tvm, usable_cores
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.analysis import call_counts, calls_fit
 from fewtune.tvm_compat import folding

@@ -6,8 +6,6 @@ them, so a predictor of such samples is trained without them. Its file names the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 # Of one point, on any number of cores.
@@ -96,8 +94,3 @@ def with_cores(features: np.ndarray, cores: int) -> np.ndarray:
     uneven = np.round(2.0**iterations) % cores > 0
     of_cores = [np.log2(cores) * ones, iterations - np.log2(cores), uneven]
     return np.column_stack([features, *of_cores]).astype(features.dtype)
-
-
-def taught(cores: Sequence[int]) -> tuple[str, ...]:
-    """The features that a predictor can learn from samples of these numbers of cores."""
-    return NAMES if len(set(cores)) > 1 else OF_POINTS

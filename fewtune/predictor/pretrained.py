@@ -24,7 +24,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import digest, files_of, shipped
-from fewtune.predictor.feature_names import NAMES, OF_POINTS, taught, with_cores
+from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
 from fewtune.process.apart import Job, at, run_apart
 from fewtune.util.files import canonical_json, write_bytes, write_text
 
@@ -122,7 +122,8 @@ class Pretrained:
         """
         xgboost = xgboost_alone()
         labels = np.concatenate([log_speeds(each.times_s) for each in samples])
-        names = list(taught(thread_counts(conditions)))
+        # Samples of one number of cores teach nothing about others.
+        names = list(NAMES if len(thread_counts(conditions)) > 1 else OF_POINTS)
         places = [NAMES.index(name) for name in names]
         features = np.concatenate([each.features[:, places] for each in samples])
         matrix = xgboost.QuantileDMatrix(

@@ -29,7 +29,7 @@ from fewtune.runtime import dot_products
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import build, module_of, tvm, without_checks
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.task.access import nodes_of, shape_of
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import (

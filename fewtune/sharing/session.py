@@ -20,7 +20,7 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.learnt import ranks_taught
 from fewtune.process.ending import is_asked_to_end
 from fewtune.runtime.kernel_store import KernelStore
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, UnfitError, donation_of, fit

@@ -55,16 +55,14 @@ class Trial:
         return Outcome(self.run_s, self.cause, self.fault, self.is_checked)
 
     def as_json(self) -> dict[str, Any]:
-        entry: dict[str, Any] = {"trace": self.trace}
-        if self.run_s is not None:
-            entry["run_s"] = self.run_s
-        if self.cause is not None:
-            entry["cause"] = self.cause
-        else:
-            entry["checked"] = self.is_checked
-        if self.fault:
-            entry["fault"] = self.fault
-        return entry
+        known = {
+            "run_s": self.run_s,
+            "cause": self.cause,
+            "checked": self.is_checked if self.cause is None else None,
+            "fault": self.fault or None,
+        }
+        # A trace may be null: there is no default schedule.
+        return {"trace": self.trace} | {k: v for k, v in known.items() if v is not None}
 
     @staticmethod
     def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:

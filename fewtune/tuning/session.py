@@ -20,7 +20,7 @@ from fewtune.predictor.predictor import predictor_for
 from fewtune.predictor.pretrained import TaskSamples
 from fewtune.process.ending import is_asked_to_end, listen
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Explorer, Knowledge, make_cost_model, make_strategy
 from fewtune.search.warm_start import known_points

@@ -158,7 +158,8 @@ def _away(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     counts = np.maximum(both.sum(axis=-1, keepdims=True), 1)
 
     def mean(distances: np.ndarray) -> np.ndarray:
-        return np.where(both, distances, 0.0).sum(axis=-1, keepdims=True) / counts
+        total: np.ndarray = np.sum(distances, axis=-1, keepdims=True, where=both)
+        return total / counts
 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         spread = mean(np.abs(theirs - mean(theirs))) + _EQUAL * mean(np.abs(theirs))

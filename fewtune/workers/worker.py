@@ -22,7 +22,7 @@ import numpy as np
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
 from fewtune.runtime.tvm import build, compiled, module_of, set_threads, tvm, without_checks
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.storage.database import replay

@@ -22,7 +22,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import build_executable, export_library
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models

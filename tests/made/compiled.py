@@ -6,7 +6,7 @@ from fewtune.model.lower import lower
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task.analysis import call_counts
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny

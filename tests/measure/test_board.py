@@ -17,7 +17,7 @@ from fewtune.measure.board import (
     reserve,
 )
 from fewtune.measure.measurer import module_specs
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.verify.taps import Observable
 from tests import tuned_tiny
 from tests.rpc_boards import boards

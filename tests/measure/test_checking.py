@@ -7,7 +7,7 @@ import pytest
 
 from fewtune.measure.measurer import Batch, Measurer, is_check_due, module_specs
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 from fewtune.trial.trial import Trial

@@ -7,7 +7,7 @@ import pytest
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import architecture, is_aarch64, resolve_target
 from fewtune.runtime.tvm import compiled, tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from tests.made.products import convolution, matrix_product
 
 pytestmark = pytest.mark.slow

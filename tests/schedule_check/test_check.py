@@ -7,7 +7,7 @@ import pytest
 from tvm import topi
 
 from fewtune.runtime.tvm import build, te, tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.workers.worker import argument_shapes, as_in_model
 from tests import tuned_tiny

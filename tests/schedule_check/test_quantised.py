@@ -8,7 +8,7 @@ import pytest
 from fewtune.model.passes.integer_products import multiplied
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import has_feature, te, tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule_check.check import TaskReference
 from tests import tuned_tiny
 from tests.schedule_check.test_check import checked

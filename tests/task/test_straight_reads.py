@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task.weight_layout import FREE, fold, mark, reads_straight
 from tests import tuned_tiny
 

@@ -10,7 +10,7 @@ from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
+from fewtune.schedule.defaults import apply_default_schedules, default_schedule
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout

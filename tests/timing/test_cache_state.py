@@ -8,7 +8,7 @@ import pytest
 from fewtune.machine import host
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import build, tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.timing import timer as cache_state
 from fewtune.timing.timer import CacheState, PreparedKernel, sliced
 from tests import tuned_tiny

@@ -6,7 +6,7 @@ import pytest
 from fewtune.runtime import kernel_store
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.workers import worker as kernel_build
 from fewtune.workers.worker import KernelMaker, as_in_model

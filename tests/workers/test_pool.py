@@ -11,7 +11,7 @@ import pytest
 from fewtune.errors import MachineError
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Built, Outcome
 from fewtune.workers.pool import WorkerHandle, WorkerOptions, WorkerPool

@@ -13,7 +13,7 @@ from fewtune.options import ImportOptions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
-from fewtune.schedule.defaults.default import default_schedule, schedule_winograd
+from fewtune.schedule.defaults import default_schedule, schedule_winograd
 from fewtune.schedule.tiling import padded_rows
 from fewtune.task.analysis import call_counts
 from fewtune.task.extract import extract_tasks

@@ -5,7 +5,7 @@ import pytest
 import tvm_ffi
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
+from fewtune.schedule.defaults import apply_default_schedules, default_schedule
 from tests.made.kernels import TARGET, Build, Shape, convolution, kernels, lowered, pool, run
 
 CUDA = tvm.target.Target(

@@ -4,7 +4,7 @@ import pytest
 
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.blocks import blocks_of
-from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule.defaults import default_schedule
 from fewtune.task.access import evaluate
 from tests.made.kernels import TARGET, kernels, lowered
 

@@ -1,1 +1,0 @@
-"""Default schedules: by rule, without a search."""
