@@ -17,7 +17,7 @@ _LEAST_WEIGHT = 16
 _LEAST_EXTENT = 8
 _MOST_BYTE = 255
 # Only inputs that models seldom get make values of this size.
-_FAR = 100.0
+_FAR, _HUGE = 100.0, 1e4
 Change = Callable[[np.ndarray], None]
 Noted = list[tuple[str, int, list[np.ndarray | None]]]
 
@@ -121,6 +121,8 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
     padded = [each for each in padded if min(_rows(each[2]), 3) > 1]
     floats = [each for each in results if each[2].dtype.kind == "f"]
     quantised = [each for each in results if each[2].dtype == np.uint8]
+    places = [each for each in first if "take" in each[0] and _is_of_places(each[2][:2])]
+    shifts = [each for each in first if "shift" in each[0]]
 
     def pick(items: Sequence[Any]) -> Any:
         return items[int(generator.integers(len(items)))]
@@ -129,32 +131,43 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
         if weights:
             kernel, call, place = pick(weights)
             yield Fault("weight off by 1 %", kernel, call, place, _scale(np.s_[...]))
-        kernel, call, array = pick(wide)
-        axis = int(np.argmax(array.shape))
-        pair = generator.choice(array.shape[axis], 2, replace=False)
-        yield Fault("two channels swapped", kernel, call, -1, _swap(axis, pair))
+        if wide:
+            yield from _of_parts(*pick(wide), generator)
         if padded:
             kernel, call, array = pick(padded)
             last = bool(generator.integers(2))
             yield Fault("border row wrong", kernel, call, -1, _border(_rows_axis(array), last))
-        kernel, call, array = pick(wide)
-        axis = int(np.argmax(array.shape))
-        start = 4 * int(generator.integers(max(1, array.shape[axis] // 4)))
-        yield Fault("tile left out", kernel, call, -1, _zero(axis, slice(start, start + 4)))
-        kernel, call, array = pick(wide)
-        axis = int(np.argmax(array.shape))
-        part = array.shape[axis] // 4
-        start = part * int(generator.integers(4))
-        index = (slice(None),) * axis + (slice(start, start + part),)
-        yield Fault("slice scaled", kernel, call, -1, _scale(index))
         if floats:
             kernel, call, _ = pick(floats)
             yield Fault("infinity lost", kernel, call, -1, _without_infinity)
             kernel, call, _ = pick(floats)
             yield Fault("digits lost far from zero", kernel, call, -1, _rounded_far)
+            kernel, call, _ = pick(floats)
+            yield Fault("huge element spread", kernel, call, -1, _spread)
+        if places:
+            kernel, call, (table, *_) = pick(places)
+            yield Fault("last place of a table lost", kernel, call, 1, _without_last(len(table)))
+        if shifts:
+            kernel, call, _ = pick(shifts)
+            yield Fault("shift modulo the width", kernel, call, 0, _within_width)
         if quantised:
             kernel, call, _ = pick(quantised)
             yield Fault("zero point off by one", kernel, call, -1, _moved)
+
+
+def _of_parts(
+    kernel: str, call: int, array: np.ndarray, generator: np.random.Generator
+) -> Iterator[Fault]:
+    """Faults of a part of a result's longest axis."""
+    axis = int(np.argmax(array.shape))
+    pair = generator.choice(array.shape[axis], 2, replace=False)
+    yield Fault("two channels swapped", kernel, call, -1, _swap(axis, pair))
+    start = 4 * int(generator.integers(max(1, array.shape[axis] // 4)))
+    yield Fault("tile left out", kernel, call, -1, _zero(axis, slice(start, start + 4)))
+    part = array.shape[axis] // 4
+    start = part * int(generator.integers(4))
+    index = (slice(None),) * axis + (slice(start, start + part),)
+    yield Fault("slice scaled", kernel, call, -1, _scale(index))
 
 
 def _rows_axis(array: np.ndarray) -> int:
@@ -196,6 +209,31 @@ def _rounded_far(array: np.ndarray) -> None:
     """Numbers far from zero keep three digits, as differences of their squares do."""
     far = np.isfinite(array) & (np.abs(array) > _FAR)
     array[far] *= array.dtype.type(1 + 2.0**-10)
+
+
+def _spread(array: np.ndarray) -> None:
+    """All elements move by a part of the largest huge one, as in the tiles of a transform."""
+    size = np.abs(array[np.isfinite(array)])
+    array += array.dtype.type(2.0**-16 * size[size > _HUGE].max(initial=0))
+
+
+def _is_of_places(arguments: list[np.ndarray | None]) -> bool:
+    """Whether arguments of a kernel are a table of rows, and the rows that are read."""
+    table, rows = arguments
+    if table is None or rows is None:
+        return False
+    return table.ndim == 2 and table.dtype.kind == "f" and rows.dtype.kind == "i"
+
+
+def _without_last(count: int) -> Change:
+    def change(array: np.ndarray) -> None:
+        array[array == count - 1] -= 1
+
+    return change
+
+
+def _within_width(array: np.ndarray) -> None:
+    array %= array.dtype.type(8 * array.itemsize)
 
 
 def _border(axis: int, last: bool) -> Change:

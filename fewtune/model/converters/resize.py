@@ -25,6 +25,8 @@ from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.tvm_compat.values import array_of, is_constant
 
 OPERATOR = "relax.image.resize2d"
+_CROP = "tf_crop_and_resize"
+_WHOLE = (0.0, 1.0)
 _HALF = np.float32(0.5)
 # onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
@@ -49,6 +51,8 @@ class Line(NamedTuple):
     extent: int
     resized: int
     scale: np.float32
+    # What of the axis is read, in shares of its extent.
+    region: tuple[float, float] = _WHOLE
 
 
 class Taps(NamedTuple):
@@ -73,9 +77,12 @@ class Taps(NamedTuple):
         return None
 
     def tables(self) -> list[np.ndarray]:
-        """What the kernel reads: the indices unless they are a quotient, and weights of several."""
+        """What the kernel reads: the indices unless they are a quotient, weights unless all 1."""
         read = [] if self.quotient() is not None else [self.places]
-        return read if self.places.shape[1] == 1 else [*read, self.weights]
+        return [*read, self.weights] if self._is_weighted() else read
+
+    def _is_weighted(self) -> bool:
+        return self.places.shape[1] > 1 or bool((self.weights != 1).any())
 
     def place(self, tables: Iterator[te.Tensor], at: Any, tap: int) -> Any:
         """The index of an element, from the next table unless it is a quotient."""
@@ -85,9 +92,9 @@ class Taps(NamedTuple):
         return tvm.tirx.floordiv(at * found[0], found[1])
 
     def weight(self, tables: Iterator[te.Tensor], at: Any, tap: int) -> Any:
-        """The weight of an element, from the next table; None if there is one element."""
+        """The weight of an element, from the next table; None if all are 1."""
         count = self.places.shape[1]
-        return next(tables)[at * count + tap] if count > 1 else None
+        return next(tables)[at * count + tap] if self._is_weighted() else None
 
 
 def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int) -> relax.Expr:
@@ -99,12 +106,14 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         If scales or sizes are not constant, or a mode is not supported.
     """
     # Before operator set 11, scales are the second input.
-    data, _, scales, sizes = (
+    data, regions, scales, sizes = (
         [*inputs, None, None][:4] if opset >= 11 else [inputs[0], None, inputs[1], None]
     )
     shape = [int(extent) for extent in data.ty.shape]
     method = _method_of(attributes, opset)
-    lines = _lines(shape, _numbers(scales, attributes), _numbers(sizes, attributes), attributes)
+    regions = regions if method.coordinates == _CROP else None
+    given = [_numbers(each, attributes) for each in (scales, sizes, regions)]
+    lines = _lines(shape, *given, attributes)
     if opset < 11:
         grows = all(line.scale >= 1 for line in lines)
         method = Method(method.mode, "asymmetric", "floor" if grows else "ceil")
@@ -113,6 +122,8 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         resized[line.axis] = line.resized
     if not lines:
         return data
+    if method.coordinates == _CROP:
+        return _cropped(bb, data, lines, method, attributes)
     if attributes.get("antialias") and method.mode != "nearest":
         return _smoothed(data, lines, method, attributes)
     is_image = len(shape) == 4 and all(line.axis >= 2 for line in lines)
@@ -128,6 +139,24 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         rounding_method=method.rounding,
         cubic_alpha=method.cubic_coefficient,
     )
+
+
+def _cropped(
+    bb: Any, data: relax.Expr, lines: Sequence[Line], method: Method, attributes: dict[str, Any]
+) -> relax.Expr:
+    """A resize of a region; what lies outside of the data is one given value."""
+    resized = [int(extent) for extent in data.ty.shape]
+    if str(data.ty.dtype) != "float32" or attributes.get("antialias"):
+        raise _refused(attributes, "a region is resized of float32, without antialias")
+    for line in lines:
+        resized[line.axis] = line.resized
+    result = bb.normalize(_kernel(bb, data, lines, method, resized))
+    behind = np.zeros([1] * len(resized), bool)
+    for line in lines:
+        along = [-1 if axis == line.axis else 1 for axis in range(len(resized))]
+        behind = behind | _is_behind(_coordinates(line, method), line).reshape(along)
+    value = np.float32(attributes.get("extrapolation_value", 0.0))
+    return relax.op.add(result, relax.const(behind * value)) if value and behind.any() else result
 
 
 def _smoothed(
@@ -156,8 +185,7 @@ def _filters(line: Line, method: Method) -> np.ndarray:
     """Weights of an axis's elements for each result, in onnxruntime's order of operations."""
     stretched = max(np.float32(1), np.float32(1) / line.scale)
     support = np.float32(1 if method.mode == "linear" else 2) * stretched
-    at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
-    center = (at + _HALF).astype(np.float32)[:, None]
+    center = (_coordinates(line, method) + _HALF).astype(np.float32)[:, None]
     first, last = np.floor(center - support + _HALF), np.floor(center + support + _HALF)
     places = first + np.arange(int((last - first).max()), dtype=np.float32)
     distance = (places - center + _HALF) * (np.float32(1) / stretched)
@@ -194,7 +222,7 @@ def _numbers(given: Any, attributes: dict[str, Any]) -> np.ndarray | None:
         return np.array([int(value) for value in given.values])
     found = array_of(given)
     if given is not None and found is None:
-        raise _refused(attributes, "its scales and sizes depend on the input's values")
+        raise _refused(attributes, "its scales, sizes or region depend on the input's values")
     return found if found is not None and found.size else None
 
 
@@ -222,12 +250,16 @@ def _lines(
     shape: list[int],
     scales: np.ndarray | None,
     sizes: np.ndarray | None,
+    regions: np.ndarray | None,
     attributes: dict[str, Any],
 ) -> list[Line]:
     """The axes that change, in their order."""
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    ends = np.repeat(_WHOLE, len(axes)) if regions is None else regions
+    read = list(zip(*ends.reshape(2, -1).tolist(), strict=True))
     if scales is not None:
         factors = [np.float32(scale) for scale in scales]
+        # onnxruntime 1.31 does not multiply by the region's share, as ONNX does.
         outs = [int(np.floor(f * np.float32(shape[a]))) for f, a in zip(factors, axes, strict=True)]
     elif sizes is not None:
         outs = [int(size) for size in sizes]
@@ -240,13 +272,13 @@ def _lines(
     else:
         raise _refused(attributes, "it has neither scales nor sizes")
     lines = [
-        Line(axis, shape[axis], out, factor)
-        for axis, out, factor in zip(axes, outs, factors, strict=True)
+        Line(axis, shape[axis], out, factor, region)
+        for axis, out, factor, region in zip(axes, outs, factors, read, strict=True)
     ]
     # onnxruntime copies the data if no extent changes, whatever the scales are.
     if all(line.extent == line.resized for line in lines):
         return []
-    return [line for line in lines if line.extent != line.resized or line.scale != 1]
+    return [e for e in lines if e.extent != e.resized or (e.scale, e.region) != (1, _WHOLE)]
 
 
 def _ratio(extent: int, resized: int) -> np.float32:
@@ -255,8 +287,7 @@ def _ratio(extent: int, resized: int) -> np.float32:
 
 def taps(line: Line, method: Method) -> Taps:
     """The elements that each result along an axis sums up, and their weights."""
-    at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
-    at = at.astype(np.float32)
+    at = _coordinates(line, method)
     if method.mode == "nearest":
         places, weights = _ROUNDINGS[method.rounding](at)[:, None], np.ones((len(at), 1))
     elif method.mode == "linear":
@@ -267,7 +298,19 @@ def taps(line: Line, method: Method) -> Taps:
         distance = (at - base).astype(np.float32)[:, None] - offsets
         weights = _cubic_weight(distance, method.cubic_coefficient)
     read = np.clip(places, 0, line.extent - 1).astype(np.int32)
+    if method.coordinates == _CROP:
+        weights = np.where(_is_behind(at, line)[:, None], 0, weights)
     return Taps(read, weights.astype(np.float32))
+
+
+def _coordinates(line: Line, method: Method) -> np.ndarray:
+    at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
+    return at.astype(np.float32)
+
+
+def _is_behind(at: np.ndarray, line: Line) -> np.ndarray:
+    """Whether coordinates lie outside of the data."""
+    return (at < 0) | (at > line.extent - 1)
 
 
 def _linear(at: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
@@ -313,11 +356,20 @@ def _align_corners(at: np.ndarray, line: Line) -> np.ndarray:
     return at * 0 if resized == 1 else at * (extent - 1) / (resized - 1)
 
 
+def _of_region(at: np.ndarray, line: Line) -> np.ndarray:
+    start, end = map(np.float32, line.region)
+    last = np.float32(line.extent - 1)
+    if line.resized == 1:
+        return at * 0 + _HALF * (start + end) * last
+    return start * last + at * (end - start) * last / np.float32(line.resized - 1)
+
+
 COORDINATES: dict[str, Callable[[np.ndarray, Line], np.ndarray]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda at, line: _half_pixel(at, line) if line.resized > 1 else at * 0,
     "align_corners": _align_corners,
     "asymmetric": lambda at, line: at / line.scale,
+    _CROP: _of_region,
     "tf_half_pixel_for_nn": lambda at, line: (at + _HALF) / line.scale,
 }
 

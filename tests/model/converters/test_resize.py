@@ -25,10 +25,11 @@ def resize_model(
     shape: list[int],
     scales: list[float] | None = None,
     sizes: list[int] | None = None,
+    roi: list[float] | None = None,
     **attributes: Any,
 ) -> ModelProto:
     last = "scales" if sizes is None else ", sizes"
-    constants = {"roi": np.array([0.0, 1.0], np.float32).repeat(len(shape))}
+    constants = {"roi": np.array(roi or np.repeat([0.0, 1.0], len(shape)), np.float32)}
     if sizes is not None:
         constants["sizes"] = np.array(sizes)
     if scales is not None:
@@ -95,6 +96,13 @@ def test_a_compiled_resize_is_right(shape, given):
     np.testing.assert_allclose(outputs(model, [x])[0][0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("mode", "outside"), [("nearest", 0.0), ("linear", 7.0)])
+def test_of_a_region_what_lies_outside_is_one_value(mode, outside):
+    given = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"}
+    given |= {"roi": [0, -0.2, 0.1, 1, 1.1, 0.8], "extrapolation_value": outside}
+    test_a_compiled_resize_is_right([2, 8, 6], {"sizes": [2, 5, 7], **given})
+
+
 def test_smoothed_bytes_are_onnxruntimes():
     model = resize_model([1, 3, 37, 50], sizes=[1, 3, 11, 70], mode="cubic", antialias=1)
     for value in (model.graph.input[0], model.graph.output[0]):
@@ -108,7 +116,7 @@ def test_smoothed_bytes_are_onnxruntimes():
     "given",
     [
         {"exclude_outside": 1, "mode": "cubic"},
-        {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear", "antialias": 1},
     ],
 )
 def test_a_rare_mode_is_refused_by_name(given):
