@@ -48,6 +48,8 @@ class Recurrence(NamedTuple):
     weight_dtype : str
         Of the recurrent weights. An LSTM may have integers; then each step quantizes the state by
         its range.
+    padding : int
+        How many of the ``hidden`` values only fill the last vector.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Recurrence(NamedTuple):
     hidden: int
     is_reverse: bool = False
     weight_dtype: str = "float32"
+    padding: int = 0
 
     def tile(self, traits: CpuTraits) -> tuple[int, int]:
         """The register tile of the products: sequences, and values of their states."""
@@ -107,7 +110,7 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
 
     A panel belongs to the same thread at every step, so its weights stay in that core's cache.
     """
-    kind, steps, batch, directions, hidden, _, weight_dtype = layer
+    kind, steps, batch, directions, hidden, _, weight_dtype, padding = layer
     gates, lanes = GATES[kind], traits.lanes("float32")
     panels, width = hidden // lanes, gates * hidden
     is_quantized = weight_dtype != "float32"
@@ -132,7 +135,12 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
             for row in T.serial(batch):
                 for q in T.unroll(panels):
                     for lane in T.vectorized(lanes):
-                        known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+                        # The padding is NaN after an infinite input.
+                        known[row, q * lanes + lane] = T.Select(
+                            q * lanes + lane < hidden - padding,
+                            state[d, step % 2, row, q * lanes + lane],
+                            T.float32(0),
+                        )
             # A quantized state's scale, and its zero point.
             scale = T.sblock_alloc_buffer((2,), "float32", scope="local")
             if is_quantized:
@@ -372,7 +380,7 @@ def _converted(
     more = -hidden % traits.lanes(FLOAT)
     order = text_attribute(attributes, "direction", "forward")
     sizes, dtype = (steps, batch, directions, hidden + more), recurrent.dtype.name
-    layer = Recurrence(kind, *sizes, order == "reverse", dtype)
+    layer = Recurrence(kind, *sizes, order == "reverse", dtype, more)
     own, recurrent, bias, *scales = (
         _padded(each, hidden, more) for each in (own, recurrent, bias, *scales)
     )

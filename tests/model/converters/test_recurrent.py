@@ -45,6 +45,13 @@ def test_one_kernel_computes_all_steps(kind, given):
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
 
 
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+def test_after_an_infinite_input_later_states_are_finite(kind):
+    model, feeds = shaped(kind)
+    feeds["x"][1, 0, 2] = np.inf
+    kernels(model, feeds)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "given", "direction", "hidden"),
