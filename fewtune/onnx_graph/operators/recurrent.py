@@ -219,7 +219,7 @@ def _refused(node: NodeProto) -> str:
     if names and names != _DEFAULTS[kind] * (len(names) // len(_DEFAULTS[kind])):
         return "has other activations than ONNX's defaults"
     if kind == "GRU" and not given.get("linear_before_reset"):
-        return "resets its state before it multiplies it: linear_before_reset is 0"
+        return "resets its state before it multiplies it (linear_before_reset is 0)"
     return ""
 
 
