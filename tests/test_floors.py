@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 1081,
     "machine": 371,
     "measure": 539,
-    "model": 3283,
+    "model": 3327,
     "model_check": 212,
     "prediction": 354,
     "onnx_graph": 3751,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3974, ("benchmarks",): 5464, ("tests",): 16831}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3974, ("benchmarks",): 5500, ("tests",): 16852}
 
 
 def code_lines(path: Path) -> int:
