@@ -17,7 +17,6 @@ from fewtune.artifacts import (
     ImportReport,
     Selection,
     ShareReport,
-    TuneReport,
 )
 from fewtune.bank.bank import build_bank
 from fewtune.compile.compile import CompileJob, compile_model
@@ -225,29 +224,6 @@ def bank(folder: Path) -> Path:
     merge([tuned()], logs / "earlier")
     build_bank(BankOptions(logs=str(logs)), fingerprint(), directory)
     return directory
-
-
-def on_device(own: Fingerprint, folder: Path, **run: Any) -> tuple[TuneReport, ShareReport]:
-    """Tune and share the model on the device of a fingerprint, within a folder."""
-    journals, tune_directory, share_directory = (
-        folder / it for it in ("journals", "tune", "share")
-    )
-    tune_directory.mkdir()
-    share_directory.mkdir()
-    report = tune(tasks(), selection(), own, OPTIONS, journals, tune_directory, **run)
-    shared = share_schedules(
-        tasks(),
-        selection(),
-        predicted(),
-        tune_directory,
-        own,
-        ShareOptions(trials_per_task=2, budget_s=report.tuning_s + 10),
-        journals,
-        share_directory,
-        model_directory=extracted(),
-        **run,
-    )
-    return report, shared
 
 
 def one_round() -> AbstractContextManager[object]:

@@ -13,7 +13,7 @@ from fewtune.fleet.device import Cluster, fleet_fingerprint, on_fleet
 from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of
-from fewtune.options import TuneOptions
+from fewtune.options import ShareOptions, TuneOptions
 from fewtune.tuning.session import TuneJob
 from fewtune.tuning.tune import run_session
 from tests import tuned_tiny
@@ -71,7 +71,10 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):
-    _, report = tuned_tiny.on_device(fingerprint(at), tmp_path, run=on_fleet)
+    options, own = ShareOptions(trials_per_task=2), fingerprint(at)
+    folders = (tmp_path / "share", tmp_path / "journals")
+    given = {"fingerprint": own, "run": on_fleet}
+    report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), **given)
     assert {each.name for each in report.rounds} == {"in the model"}
     assert all(line.best_ms for line in report.tasks)
     assert (tmp_path / "share" / "log.json").is_file()

@@ -17,7 +17,10 @@ from fewtune.measure.board import (
     reserve,
 )
 from fewtune.measure.measurer import module_specs
+from fewtune.options import ShareOptions
 from fewtune.schedule.defaults import default_schedule
+from fewtune.sharing.share import share_schedules
+from fewtune.tuning.tune import tune
 from fewtune.verify.taps import Observable
 from tests import tuned_tiny
 from tests.rpc_boards import boards
@@ -73,7 +76,21 @@ def test_both_boards_measure_at_once_and_are_let_go(at):
 def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
     own = fingerprint(at)
     before = {each.pid for each in psutil.Process().children(recursive=True)}
-    tuned, shared = tuned_tiny.on_device(own, tmp_path)
+    journals, tune_directory = tmp_path / "journals", tmp_path / "tune"
+    for folder in (tune_directory, tmp_path / "share"):
+        folder.mkdir()
+    model = (tuned_tiny.tasks(), tuned_tiny.selection())
+    tuned = tune(*model, own, tuned_tiny.OPTIONS, journals, tune_directory)
+    shared = share_schedules(
+        *model,
+        tuned_tiny.predicted(),
+        tune_directory,
+        own,
+        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
+        journals,
+        tmp_path / "share",
+        model_directory=tuned_tiny.extracted(),
+    )
     # On a busy machine, each of six candidates may be slower than the default schedule.
     (line,) = tuned.tasks
     assert line.status in ("tuned", "slower_than_default")
