@@ -63,17 +63,17 @@ class FingerprintOptions(BaseModel, extra="forbid"):
                 f"{THREADS} is {given!r} in the environment: give a number from 1 to {cores}, the "
                 "usable cores, or unset it"
             )
-        if self.threads == "auto":
-            return int(given) if given else cores
+        usual = int(given) if given else cores
+        wanted = usual if self.threads == "auto" else self.threads
         # TVM obeys the environment, not this option.
-        if given is not None and int(given) != self.threads:
+        if given is not None and usual != wanted:
             raise InputError(
-                f"fingerprint.threads is {self.threads}, but {THREADS} is {given} in the "
-                "environment: unset one of them"
+                f"fingerprint.threads is {wanted}, but {THREADS} is {given} in the environment: "
+                "unset one of them"
             )
-        if self.threads <= cores:
-            return self.threads
-        raise InputError(f"threads is {self.threads}, but only {cores} cores are usable")
+        if wanted > cores:
+            raise InputError(f"threads is {wanted}, but only {cores} cores are usable")
+        return wanted
 
 
 def cpu_name() -> str:
@@ -109,8 +109,13 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
         elsewhere, as the function that describes it.
     """
     require_compiler()
+    for prefix, place in KINDS.items():
+        if options.device.startswith(prefix):
+            return resolve_name(place).describe(options)
     if options.device != "here":
-        return _elsewhere(options)
+        raise InputError(
+            f"fingerprint.device is {options.device!r}: give here, or {' or '.join(KINDS)}..."
+        )
     threads = options.thread_count()
     target = resolve_target(options.target, threads)
     device = tvm_device(target)
@@ -137,13 +142,3 @@ def versions() -> dict[str, str]:
         found["without"] = ", ".join(sorted(switched_off()))
     found["llvm"] = str(tvm.get_global_func("target.llvm_version_major")())
     return found
-
-
-def _elsewhere(options: FingerprintOptions) -> Fingerprint:
-    """Look at a device that is not this machine's."""
-    for prefix, place in KINDS.items():
-        if options.device.startswith(prefix):
-            return resolve_name(place).describe(options)
-    raise InputError(
-        f"fingerprint.device is {options.device!r}: give here, or {' or '.join(KINDS)}..."
-    )

@@ -116,18 +116,14 @@ def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estima
     past : PastTunings, optional
         Earlier runs on this machine; without them, SqueezeNet's time is used.
     """
-    if past is None or past.task_trials == 0:
-        return Estimate(
-            seconds=round(tasks * trials * _DEFAULT_S, 1),
-            rule=f"an estimate: {tasks} tasks x {trials} trials x {_DEFAULT_S} s, as SqueezeNet "
-            "took on two cores",
-        )
-    each_s = past.seconds / past.task_trials
-    results = "result" if past.runs == 1 else "results"
+    each_s, whose = _DEFAULT_S, "SqueezeNet took on two cores"
+    if past is not None and past.task_trials:
+        results = "result" if past.runs == 1 else "results"
+        each_s = past.seconds / past.task_trials
+        whose = f"{past.runs} earlier {results} on this machine took"
     return Estimate(
         seconds=round(tasks * trials * each_s, 1),
-        rule=f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} "
-        f"earlier {results} on this machine took",
+        rule=f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {whose}",
     )
 
 

@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 def give_back_memory() -> None:
     """Give freed memory back to the system, which glibc keeps where small blocks stand between."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 class SharedContext:

@@ -126,11 +126,8 @@ def without_checks() -> tvm.transform.PassContext:
 
 def has_feature(target: tvm.target.Target, feature: str) -> bool:
     """Whether LLVM knows that a CPU target has a feature; False where that is unknown."""
-    known = tvm.get_global_func("target.target_has_feature", allow_missing=True)
-    if known is None:
-        return False
     try:
-        return bool(known(feature, target))
+        return bool(tvm.get_global_func("target.target_has_feature")(feature, target))
     except Exception:  # noqa: BLE001 (no LLVM for this target: the safe answer is no)
         return False
 
