@@ -82,14 +82,14 @@ def test_what_is_asked_for_is_an_argument_in_python_and_an_option_of_the_command
         " { y = Relu(x) }"
     )
     onnx.save(graph, tmp_path / "open.onnx")
-    with pytest.raises(fewtune.InputError, match=r"for example shapes=\{'x': \(1,") as raised:
+    with pytest.raises(fewtune.InputError, match=r"as in shapes=\{'x': \(N,") as raised:
         fewtune.tune(tmp_path / "open.onnx", out=tmp_path / "out")
     assert "--" not in str(raised.value)
     reason = str(fewtune.check(tmp_path / "open.onnx").reason)
-    assert "shapes={'x': (1," in reason
+    assert "shapes={'x': (N," in reason
     assert "--" not in reason
     assert main(["check", str(tmp_path / "open.onnx")]) == 2
-    assert "--shape x=1," in capsys.readouterr().err
+    assert "--shape x=N," in capsys.readouterr().err
 
 
 def test_an_equal_call_makes_nothing_anew(model, tuned):
