@@ -86,7 +86,12 @@ def light_model(name: str, seed: int) -> ModelProto:
         )
     model = onnx.load(_DIRECTORY / f"{_PREFIX}{name}.onnx")
     shapes = _weight_shapes(model)
-    consumers = _consumers(model)
+    # The first node that reads each value, and the number of that input.
+    consumers = {
+        name: (node, position)
+        for node in reversed(model.graph.node)
+        for position, name in enumerate(node.input)
+    }
     producers = {output: node for node in model.graph.node for output in node.output}
     generator = np.random.default_rng(seed)
     weights = []
@@ -108,15 +113,6 @@ def _weight_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
         if node.op_type == "ConstantOfShape":
             shapes[node.output[0]] = tuple(numpy_helper.to_array(tensors[node.input[0]]).tolist())
     return shapes
-
-
-def _consumers(model: ModelProto) -> dict[str, tuple[NodeProto, int]]:
-    """The first node that reads each value, and the number of that input."""
-    consumers: dict[str, tuple[NodeProto, int]] = {}
-    for node in model.graph.node:
-        for position, name in enumerate(node.input):
-            consumers.setdefault(name, (node, position))
-    return consumers
 
 
 def _draw(
