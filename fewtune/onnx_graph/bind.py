@@ -358,13 +358,10 @@ def _fresh(name: str, taken: set[str]) -> str:
 _SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _WANTED_RUNS = 2
 # Text that onnxruntime puts around its messages.
-_NOISE = (
-    re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "),
-    re.compile(r"Load model from \S+ failed:"),
-    re.compile(r"Exception during initialization: "),
-    re.compile(r"/onnxruntime_src/\S+:\d+ [^)]*\) "),
-    re.compile(r"Non-zero status code returned while running "),
-    re.compile(r"Status Message: "),
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Status Message: "
+    r"|Exception during initialization: |/onnxruntime_src/\S+:\d+ [^)]*\) "
+    r"|Non-zero status code returned while running "
 )
 _LONGEST = 300
 
@@ -458,9 +455,7 @@ def cannot_load(error: Exception) -> str:
 def short_message(error: Exception) -> str:
     """First line of an exception's text, without error codes and source positions."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    for noise in _NOISE:
-        text = noise.sub("", text)
+    text = _NOISE.sub("", lines[0]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -470,10 +465,8 @@ def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
         generator = np.random.default_rng(way)
         arrays = {}
         for value in graph_inputs(model.graph):
-            shape = static_shape(value)
+            shape = static_shape(value) or []
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-            if shape is None:
-                raise InputError(f"the shape of input {value.name!r} is not static: bind it first")
             if dtype.kind in "biu":
                 array = np.full(shape, (1, 0, 2)[way])
             elif way == 0:
