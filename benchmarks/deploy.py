@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.helpers.common import alone
 from fewtune.artifacts import Fingerprint, Metrics
-from fewtune.benchmark.start import start_figures
+from fewtune.benchmark.benchmark import start_figures
 from fewtune.errors import FewtuneError
 from fewtune.report.tables import target_name
 from fewtune.stages.commit import commit

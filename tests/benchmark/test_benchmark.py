@@ -22,9 +22,8 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.benchmark import variants as variants_module
-from fewtune.benchmark.benchmark import benchmark_model
+from fewtune.benchmark.benchmark import benchmark_model, start_figures
 from fewtune.benchmark.compare import Result, compare_strategies
-from fewtune.benchmark.start import start_figures
 from fewtune.benchmark.variants import Builds, Variants, has_room
 from fewtune.machine.host import cores_off_the_pool
 from fewtune.options import BenchmarkOptions, CompareOptions
