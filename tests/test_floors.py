@@ -237,7 +237,7 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
     "bank": 230,
-    "benchmark": 1078,
+    "benchmark": 1074,
     "compile": 684,
     "deploy": 914,
     "fleet": 494,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3974, ("benchmarks",): 5500, ("tests",): 16851}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3974, ("benchmarks",): 5500, ("tests",): 16850}
 
 
 def code_lines(path: Path) -> int:
