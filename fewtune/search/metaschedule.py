@@ -12,7 +12,6 @@ import math
 import numpy as np
 
 from fewtune.runtime.tvm import ms
-from fewtune.schedule.space.design_space import Point
 from fewtune.search.cost_model import THREADS
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
@@ -52,12 +51,6 @@ class NativeSearch(Explorer):
         ]
         self._context.notify_runner_results(candidates, results)
 
-    def remember(self, points: list[Point], times_s: list[float]) -> None:
-        super().remember(points, times_s)
-        self._earlier = list(zip(points, times_s, strict=True))
-
-    _earlier: list[tuple[Point, float]] = []
-
     def _started(self) -> ms.TuneContext:
         if self._context is not None:
             return self._context
@@ -77,7 +70,8 @@ class NativeSearch(Explorer):
         )
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self.space.module)
-        for point, time_s in self._earlier:
+        # What an earlier run measured.
+        for point, time_s in self.times_s.items():
             made = self.space.make(point)
             if made.schedule is not None:
                 self._commit(made.schedule.trace, time_s)
