@@ -256,7 +256,7 @@ BUDGETS = {
     "runtime": 960,
     "schedule": 1927,
     "schedule_check": 486,
-    "search": 660,
+    "search": 655,
     "selection": 346,
     "sharing": 760,
     "similarity": 109,
