@@ -113,7 +113,7 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
     method = _method_of(attributes, opset)
     regions = regions if method.coordinates == _CROP else None
     given = [_numbers(each, attributes) for each in (scales, sizes, regions)]
-    lines = _lines(shape, *given, attributes)
+    lines = _lines(shape, given, attributes)
     if opset < 11:
         grows = all(line.scale >= 1 for line in lines)
         method = Method(method.mode, "asymmetric", "floor" if grows else "ceil")
@@ -247,13 +247,10 @@ def _method_of(attributes: dict[str, Any], opset: int) -> Method:
 
 
 def _lines(
-    shape: list[int],
-    scales: np.ndarray | None,
-    sizes: np.ndarray | None,
-    regions: np.ndarray | None,
-    attributes: dict[str, Any],
+    shape: list[int], given: Sequence[np.ndarray | None], attributes: dict[str, Any]
 ) -> list[Line]:
-    """The axes that change, in their order."""
+    """The axes that change, in their order, by scales, sizes and regions."""
+    scales, sizes, regions = given
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
     ends = np.repeat(_WHOLE, len(axes)) if regions is None else regions
     read = list(zip(*ends.reshape(2, -1).tolist(), strict=True))
@@ -278,7 +275,7 @@ def _lines(
     # onnxruntime copies the data if no extent changes, whatever the scales are.
     if all(line.extent == line.resized for line in lines):
         return []
-    return [e for e in lines if e.extent != e.resized or (e.scale, e.region) != (1, _WHOLE)]
+    return [e for e in lines if e.extent != e.resized or e.scale != 1 or e.region != _WHOLE]
 
 
 def _ratio(extent: int, resized: int) -> np.float32:
