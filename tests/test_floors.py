@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 1081,
     "machine": 369,
     "measure": 539,
-    "model": 3325,
+    "model": 3322,
     "model_check": 208,
     "prediction": 354,
     "onnx_graph": 3744,
