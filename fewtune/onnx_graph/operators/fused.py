@@ -184,14 +184,13 @@ def _offsets(
     if not mask:
         return offsets
     shape = graph.shape(mask)
-    seen = graph.cast(mask, TensorProto.BOOL)
-    full = {(batch, total): [batch, 1, 1, total], (batch, length, total): [batch, 1, length, total]}
-    if shape is None or tuple(shape) not in full:
+    if shape not in ([batch, total], [batch, length, total]):
         return None
     away = given.get("mask_filter_value", _MASKED)
     none, away = (graph.constant(each, dtype) for each in (0.0, away))
-    offset = graph.op("Where", [seen, none, away])
-    return [*offsets, graph.reshape(offset, full[tuple(shape)])]
+    offset = graph.op("Where", [graph.cast(mask, TensorProto.BOOL), none, away])
+    rows = length if len(shape) > 2 else 1
+    return [*offsets, graph.reshape(offset, [batch, 1, rows, total])]
 
 
 HANDLERS: dict[str, Handler] = {
