@@ -247,7 +247,7 @@ BUDGETS = {
     "model": 3322,
     "model_check": 208,
     "prediction": 354,
-    "onnx_graph": 3744,
+    "onnx_graph": 3743,
     "predictor": 743,
     "process": 948,
     "progress": 165,
