@@ -18,7 +18,9 @@ from fewtune.pipelines.arguments import _COMMANDS
 from fewtune.pipelines.checkout.parameters import MODELS, change_parameters, parse_setting
 from fewtune.pipelines.cli import main
 from fewtune.pipelines.commands.services import read_deployments
+from fewtune.pipelines.commands.show import remark
 from fewtune.pipelines.runs.outcome import Outcome
+from fewtune.process.ending import VERBOSE
 from fewtune.process.warm import warm_process
 from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, load_all
 from fewtune.stages.paths import Places
@@ -102,6 +104,7 @@ def test_outside_a_project_is_said(arguments, tmp_path, monkeypatch, capsys):
         ),
         (["compare", "squeezenet"], "nothing is recorded in MLflow yet"),
         (["bank", "import", "bank.f", "--name", "../x"], "'../x' is not plain"),
+        (["bank", "import", "bank.f"], "there is no file bank.f"),
         (["ui", "--port", "0"], "port 0 is none"),
         (["run", "--target", "quantum"], "target 'quantum' is not one that TVM knows"),
     ],
@@ -244,6 +247,22 @@ def test_trials_hold_for_a_run_unless_they_are_saved(project, save, monkeypatch,
     assert seen == [{"tune": {"trials_per_task": 8}}]
     assert ((project / "params.yaml").read_text() != before) is save
     assert RUN_SETTINGS not in os.environ
+
+
+def test_a_command_tells_less_or_more(project, monkeypatch, capsys):
+    def run(*_: object, **__: object) -> Outcome:
+        print("verbose" if VERBOSE in os.environ else "progress")
+        remark("waiting")
+        return Outcome()
+
+    monkeypatch.setattr("fewtune.pipelines.runs.run_plan.run_all", run)
+    for options, out, err in (
+        ([], "progress\n", "waiting\n"),
+        (["--quiet"], "", ""),
+        (["--verbose"], "verbose\n", "waiting\n"),
+    ):
+        assert main(["run", "squeezenet", *options]) == 0
+        assert capsys.readouterr() == (out, err)
 
 
 def test_a_run_lists_what_it_is_asked_for(project, monkeypatch, capsys):

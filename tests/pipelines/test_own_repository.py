@@ -231,3 +231,13 @@ def test_real_results_are_recorded_and_loaded(clone, template):
     clone.fewtune("record")
     # This project's code is not on the path.
     clone.run("env", "-u", "PYTHONPATH", sys.executable, "-c", LOAD)
+
+
+def test_an_experiment_changes_its_parameter_and_its_figures_alone(clone):
+    figures, params = clone.places.figures(MODEL, "selective"), clone.places.params
+    figures_before, before = figures.read_text(), params.read_text().splitlines()
+    target = f"benchmark@{MODEL}-selective"
+    clone.run("dvc", "exp", "run", "--set-param", "benchmark.seed=1", target)
+    lines = zip(before, params.read_text().splitlines(), strict=True)
+    assert [new for old, new in lines if new != old] == ["  seed: 1"]
+    assert figures.read_text() != figures_before
