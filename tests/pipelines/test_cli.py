@@ -130,6 +130,7 @@ def test_a_port_that_is_taken_is_the_machines_fault(project, capsys):
         (JournalError("damaged"), 5),
         (KeyboardInterrupt(), 130),
         (PermissionError(13, "Permission denied", "/readonly/params.yaml"), 3),
+        (ModuleNotFoundError("No module named 'ruamel.yaml'", name="ruamel.yaml"), 3),
     ],
 )
 def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
