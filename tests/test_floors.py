@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3974, ("benchmarks",): 5500, ("tests",): 16874}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3984, ("benchmarks",): 5500, ("tests",): 16875}
 
 
 def code_lines(path: Path) -> int:
