@@ -65,9 +65,9 @@ repro: install
 ui: install
 	@fewtune ui
 
-# Resolve pyproject.toml anew. Upgrade one package with: make lock ARGS="--upgrade-package dvc"
+# Resolve pyproject.toml anew, for every Python from 3.11 on. Upgrade one package with: make lock ARGS="--upgrade-package dvc"
 lock: install
-	uv pip compile pyproject.toml --extra pipeline --extra fleet --group dev \
+	uv pip compile pyproject.toml --universal --extra pipeline --extra fleet --group dev \
 	    --output-file requirements.lock --python-version 3.11 \
 	    --generate-hashes --no-annotate --quiet $(ARGS)
 
