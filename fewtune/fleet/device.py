@@ -87,17 +87,22 @@ class Cluster:
                 # What a lost machine means is said by the fleet; Dask adds tracebacks.
                 silence_logs=logging.CRITICAL,
             )
+        # One that does not connect is closed here: the garbage collector may close it while Dask
+        # starts another, and both wait for each other.
+        self.client = distributed.Client.__new__(distributed.Client)
         try:
-            self.client = distributed.Client(
-                self._own or at, timeout=_CONNECT_S, set_as_default=False
+            distributed.Client.__init__(
+                self.client, self._own or at, timeout=_CONNECT_S, set_as_default=False
             )
         except TypeError:
+            self.__exit__()
             # Dask raises this if it has no certificates.
             raise MachineError(
                 f"{at} is reached by TLS, and no certificate is set: set "
                 "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, .._CLIENT__CERT and .._CLIENT__KEY"
             ) from None
         except (OSError, ValueError) as error:
+            self.__exit__()
             raise MachineError(
                 f"no Dask scheduler answers at {at} ({str(error).splitlines()[0]}): start one with "
                 "`dask scheduler`, and workers with `fewtune worker`"

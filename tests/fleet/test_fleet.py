@@ -1,10 +1,12 @@
 """A fleet on loopback: two Dask workers tune a tiny network, and are killed meanwhile."""
 
+import gc
 import os
 import signal
 import threading
 from collections import Counter
 
+import distributed
 import pytest
 
 from fewtune.artifacts import Fingerprint
@@ -93,7 +95,8 @@ def test_a_machine_of_another_class_is_named_and_left_out(at):
         assert len(said) == 2
 
 
-def test_an_address_where_nobody_is_is_told():
+def test_an_address_where_nobody_is_is_told_and_nothing_is_left_to_close():
+    before = {id(each) for each in gc.get_objects() if isinstance(each, distributed.Client)}
     with pytest.raises(MachineError, match="no Dask scheduler answers at tcp://127.0.0.1:1 "):
         fingerprint("tcp://127.0.0.1:1")
     with pytest.raises(InputError, match="local:2"):
@@ -101,6 +104,9 @@ def test_an_address_where_nobody_is_is_told():
     # No certificate is set here.
     with pytest.raises(MachineError, match="is reached by TLS, and no certificate is set"):
         fingerprint("tls://127.0.0.1:1")
+    clients = [each for each in gc.get_objects() if isinstance(each, distributed.Client)]
+    left = [each for each in clients if id(each) not in before]
+    assert all(each.status in ("closed", "newly-created") for each in left)
 
 
 def test_an_interrupted_machine_is_replaced_and_prints_nothing(capfd):
