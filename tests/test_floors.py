@@ -240,7 +240,7 @@ BUDGETS = {
     "benchmark": 1074,
     "compile": 684,
     "deploy": 914,
-    "fleet": 494,
+    "fleet": 497,
     "loose": 1081,
     "machine": 369,
     "measure": 539,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3984, ("benchmarks",): 5500, ("tests",): 16875}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3984, ("benchmarks",): 5500, ("tests",): 16881}
 
 
 def code_lines(path: Path) -> int:
