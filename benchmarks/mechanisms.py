@@ -2,10 +2,10 @@
 
     python benchmarks/mechanisms.py [MODEL ...] [--trials 32] [--seeds 2] [--minutes 10]
 
-Mechanism after mechanism, every model is tuned selectively without it. Steps before the first that
-differs are taken from the run with everything on. Then all libraries of a model are measured in
-turns in one process. A second tuning with everything on is the row of noise. Nothing else may
-compute meanwhile.
+Mechanism after mechanism, every model is tuned without it, selectively or by one-shot. Steps before
+the first that differs are taken from the run with everything on. Then all libraries of a model are
+measured in turns in one process. A second tuning with everything on is the row of noise. Nothing
+else may compute meanwhile.
 
 A mechanism is off by an option of ``params.yaml``, or by the environment variable
 `fewtune.util.switches.VARIABLE`. What was tuned stays in a folder (``--work``): the same command
@@ -31,11 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.anytime import KERNELS, LIMIT_S, begin_from
 from benchmarks.helpers.common import alone, run_limited, why_ended
 from benchmarks.helpers.models import model_of
-from fewtune.api import sections
+from fewtune.api import ONESHOT, sections
 from fewtune.artifacts import (
     CompileReport,
     Conditions,
     Fingerprint,
+    PredictReport,
     SelectionTiming,
     ShareReport,
     TuneReport,
@@ -80,7 +81,6 @@ OFF = (
     # How far two equal runs lie apart.
     Off("nothing (noise)", "tune"),
     Off("Winograd's transforms", "import", ("winograd",)),
-    Off("transposed convolutions", "import", ("transposed_convolutions",)),
     Off("layout-free weights", "import", ("free_weight_layout",)),
     Off("padding", "import", ("pad_filters", "pad_matmul", "pad_softmax")),
     Off("vector functions", "import", ("vector_functions",)),
@@ -107,7 +107,7 @@ def folder_of(work: Path, model: str, seed: int, off: Off) -> Path:
     return work / model / str(seed) / "".join(c if c.isalnum() else "_" for c in off.name)
 
 
-def tune(work: Path, model: str, trials: int, seed: int, off: Off) -> None:
+def tune(work: Path, model: str, trials: int, seed: int, off: Off, strategy: str) -> None:
     """Tune a model without a mechanism, in a process of its own, and note what that took."""
     folder, base = folder_of(work, model, seed, off), folder_of(work, model, seed, BY_NAME[ON])
     if steps := STEPS[: STEPS.index(off.first)]:
@@ -119,28 +119,29 @@ def tune(work: Path, model: str, trials: int, seed: int, off: Off) -> None:
     kernels.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, VARIABLE: ",".join(off.switches), "XDG_CACHE_HOME": str(kernels)}
     command = [sys.executable, __file__, "--one", str(folder), json.dumps(off.options)]
-    command += ["--trials", str(trials), "--seeds", str(seed)]
+    command += ["--trials", str(trials), "--seeds", str(seed), "--strategy", strategy]
     code, lines = run_limited(command, folder, LIMIT_S, environment)
     if code:
         raise InputError(f"{model} without {off.name}: {why_ended(code, lines, LIMIT_S)}")
     spent_s = (
-        SelectionTiming.read(folder / "select").selecting_s
+        PredictReport.read(folder / "predict").predicting_s
+        + SelectionTiming.read(folder / "select").selecting_s
         + TuneReport.read(folder / "tune").tuning_s
         + ShareReport.read(folder / "share").sharing_s
     )
     write_text(folder / "done.json", json.dumps({"trials": trials, "tuning_s": spent_s}))
 
 
-def tune_here(folder: Path, options: str, trials: int, seed: int) -> None:
-    """Tune the model of a folder selectively, up to its library."""
+def tune_here(folder: Path, options: str, trials: int, seed: int, strategy: str) -> None:
+    """Tune the model of a folder, up to its library."""
     # Steps that were taken over are of the fingerprint with everything on.
     known = folder / "fingerprint"
     if known.is_dir():
         fingerprint = Fingerprint.read(known)
     else:
         fingerprint = detect_fingerprint(FingerprintOptions())
-    chosen = sections(json.loads(options), "selective", trials, None, seed)
-    Run(folder, fingerprint, chosen, "selective", last="compile").go()
+    chosen = sections(json.loads(options), strategy, trials, None, seed)
+    Run(folder, fingerprint, chosen, strategy, last="compile").go()
 
 
 def done_of(folder: Path, trials: int) -> dict[str, Any] | None:
@@ -218,12 +219,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24, help="rounds of all libraries in turns")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no tuning begins after")
     parser.add_argument("--only", nargs="*", choices=sorted(BY_NAME), metavar="NAME")
+    parser.add_argument("--strategy", choices=("selective", ONESHOT), default="selective")
     parser.add_argument("--work", type=Path, default=Path(".fewtune/mechanisms"))
     parser.add_argument("--output", type=Path, default=Path("results/mechanisms.json"))
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        tune_here(Path(given.one[0]), given.one[1], given.trials, given.seeds)
+        tune_here(Path(given.one[0]), given.one[1], given.trials, given.seeds, given.strategy)
         return
     offs = [off for off in OFF if off.name in (given.only or BY_NAME) or off.name == ON]
     end_s = time.monotonic() + 60 * given.minutes
@@ -234,9 +236,8 @@ def main() -> None:
                 folder = folder_of(given.work, model, seed, off)
                 if done_of(folder, given.trials) or time.monotonic() > end_s:
                     continue
-                began_s = time.monotonic()
-                tune(given.work, model, given.trials, seed, off)
-                print(f"{model} without {off.name}: {time.monotonic() - began_s:.0f} s", flush=True)
+                tune(given.work, model, given.trials, seed, off, given.strategy)
+                print(f"{model} without {off.name}: done", flush=True)
     with alone("mechanisms"):
         for seed in range(given.seeds):
             for model in given.models:
@@ -253,8 +254,7 @@ def main() -> None:
         commit=commit(),
         **dict(BenchmarkOptions(rounds=given.rounds, copies=1)),
     )
-    order = list(BY_NAME)
-    rows.sort(key=lambda row: (order.index(row["off"]), row["model"], row["seed"]))
+    rows.sort(key=lambda row: ([*BY_NAME].index(row["off"]), row["model"], row["seed"]))
     found = {"conditions": conditions.model_dump(mode="json"), "rows": rows}
     write_text(given.output, canonical_json(found))
     print(table(rows).markdown())
