@@ -166,7 +166,8 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     )
     write_wrong_schedules(directory, state.tasks.values())
     _curve(predicted, predict_directory, tuned, state).write(directory)
-    lines = {line.task: line for line in predicted.tasks}
+    # Full tuning starts from nothing.
+    lines = {line.task: line for line in predicted.tasks if line.task in job.starts}
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
@@ -298,7 +299,8 @@ def task_line(
     note = known.crash_note
     if predicted is not None and not known.gains and not known.crashed:
         best_s = best_s if predicted.known_ms is None else predicted.known_ms / 1e3
-        donor, status, note = predicted.origin, predicted.status, predicted.note
+        status, note = predicted.status, predicted.note
+        donor = predicted.origin if status == "known" else None
     return SharedTask(
         task=name,
         donors=donors,

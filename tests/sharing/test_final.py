@@ -5,7 +5,9 @@ from collections import Counter
 
 import pytest
 
+from fewtune.artifacts import PredictedTask
 from fewtune.sharing.judges import near
+from fewtune.sharing.share import task_line
 from fewtune.tuning.final import Final
 from fewtune.tuning.run_state import RunState
 from fewtune.workers import model_runner
@@ -87,6 +89,17 @@ def test_the_curve_is_the_models_and_counts_what_rounds_gain():
     later = {"conv": Final.of([better.key], [[[6.0]]]), "pool": Final.of(["[]"], [[[2.0]]])}
     run.take(of_round(later, rest_s=10.0))
     assert run.curve[-1].estimated_latency_ms == pytest.approx(9_000.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "donor"), [("known", "a bank"), ("predicted", None), ("default", None)]
+)
+def test_a_task_that_no_round_measured_is_as_it_was_predicted(status, donor):
+    given = {"status": status, "origin": "a bank", "known_ms": 2.0, "spread": 0.0, "points": 1}
+    run = RunState([made_task("conv")], ["conv"], starts={"conv": trial("start", 1.0)})
+    line = task_line(run.tasks["conv"], [], [], PredictedTask(task="conv", **given))
+    assert (line.status, line.donor, line.best_ms) == (status, donor, 2.0)
+    assert task_line(run.tasks["conv"], [], []).status == "predicted"
 
 
 def test_a_round_of_which_nothing_worked_is_one_without_a_gain():
