@@ -69,10 +69,10 @@ class Stage:
         return device_lock(device.lock, f"{self.name} {self.model}{strategy}")
 
     @contextmanager
-    def journalled(self, output: Path) -> Iterator[tuple[Path, Path]]:
-        """As `measuring`; gives the folders of journal and outputs."""
+    def journalled(self, output: Path, *, measures: bool) -> Iterator[tuple[Path, Path]]:
+        """Give the folders of journal and outputs; hold the device if it ``measures``."""
         journal = self.places.journal(*self.of, self.name)
-        with self.measuring(), whole_directory(output) as directory:
+        with self.measuring() if measures else nullcontext(), whole_directory(output) as directory:
             yield journal, directory
         # The journal is for a run that was killed, or interrupted: a forced run goes on from it.
         # Any other journal would leave a forced run nothing to measure.

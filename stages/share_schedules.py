@@ -17,7 +17,7 @@ def run(stage: Stage) -> None:
     places = stage.places
     selection = Selection.read(places.selected(*stage.of))
     tuned = TuneReport.read(places.tuned(*stage.of))
-    with stage.journalled(places.shared(*stage.of)) as kept:
+    with stage.journalled(places.shared(*stage.of), measures=not tuned.is_predicted) as kept:
         report = share_schedules(
             read_tasks(places.tasks(stage.model)),
             selection,

@@ -15,7 +15,7 @@ def run(stage: Stage) -> None:
     selection = Selection.read(stage.places.selected(*stage.of))
     output = stage.places.tuned(*stage.of)
     tasks = read_tasks(stage.places.tasks(stage.model))
-    with stage.journalled(output) as kept:
+    with stage.journalled(output, measures=not options.predicts(selection.method)) as kept:
         run = device_of(fingerprint).runner
         report = tune(tasks, selection, fingerprint, options, *kept, run=run)
     if report.stopped_by in ("predicted", "nothing_to_tune"):

@@ -166,15 +166,15 @@ def benchmark_model(
     if functions and device_of(fingerprint).can.runs_here:
         samples = {functions[0].function: measured.samples_s}
         for each in functions[1:]:
-            variants = Variants(
+            # Its copies have no name: they are gone before the next shape's are loaded.
+            samples[each.function] = Variants(
                 imported,
                 {"tuned": library},
                 fingerprint,
                 options,
                 untuned=False,
                 function=each.function,
-            )
-            samples[each.function] = variants.measured(options.rounds, _KNOWN_WITHIN)
+            ).measured(options.rounds, _KNOWN_WITHIN)
         shapes = [_shape_latency(each, samples[each.function]) for each in functions]
         report = report.model_copy(update={"shapes": shapes})
     started, remark = _started(library, imported / REFERENCE, fingerprint)

@@ -16,7 +16,7 @@ from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
-from fewtune.machine.host import apart_from_the_pool
+from fewtune.machine.host import apart_from_the_pool, cores_off_the_pool
 from fewtune.machine.peak import PeakMeter
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
@@ -168,7 +168,9 @@ class Variants:
         self.runs: dict[str, list[interleave.Run]] = {}
         if untuned:
             self._set_inputs(untuned)
-            self.runs[_UNTUNED] = [partial(_run_off_the_pool, untuned)]
+            # The pool is there once a kernel has run on it.
+            untuned.run()
+            self.runs[_UNTUNED] = [partial(_run_off_the_pool, untuned, cores_off_the_pool())]
         self.runs |= {name: [] for name in [*libraries, *[_ONNXRUNTIME] * self._is_here]}
         openvino = None if installed is None else self._openvino()
         if installed is not None and openvino is not None:
@@ -210,7 +212,7 @@ class Variants:
     def _onnxruntime(self) -> Callable[[], interleave.Run]:
         """Makes a session of onnxruntime, on the libraries' GPU if it can."""
         feeds = self._reference.feeds
-        if not self._device.is_cpu:
+        if self._is_here and not self._device.is_cpu:
             try:
                 first = peers.CudaSession(self._model, feeds)
             except InputError as error:
@@ -277,12 +279,12 @@ class Variants:
         return found
 
 
-def _run_off_the_pool(model: CompiledModel) -> None:
+def _run_off_the_pool(model: CompiledModel, apart: set[int]) -> None:
     """Run a model on TVM's pool, this thread off the cores to which the pool's are bound.
 
     Libraries and onnxruntime do not bind their threads, and the system keeps them apart.
     """
-    with apart_from_the_pool():
+    with apart_from_the_pool(apart):
         model.run()
 
 

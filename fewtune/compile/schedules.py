@@ -129,18 +129,15 @@ def _from_log(
     workloads: Mapping[str, str], tasks: list[Task], database: ms.database.Database
 ) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
     """The best schedule in the log for each kernel, and the reasons why others do not apply."""
-    by_workload = {task.info.workload: task for task in tasks}
-    best = cache(lambda workload: _best(by_workload[workload], database))
+    used = set(workloads.values())
+    best = {t.info.workload: _best(t, database) for t in tasks if t.info.workload in used}
     found, failed = {}, {}
     for name, workload in sorted(workloads.items()):
-        if workload in by_workload:
-            try:
-                made = best(workload)
-            except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
-                failed[name] = last_line(fault)
-                continue
-            if made is not None:
-                found[name] = _named(made, name)
+        made = best.get(workload)
+        if isinstance(made, Exception):
+            failed[name] = last_line(made)
+        elif made is not None:
+            found[name] = _named(made, name)
     return found, failed
 
 
@@ -149,10 +146,14 @@ def _named(made: tvm.tirx.PrimFunc, name: str) -> tvm.tirx.PrimFunc:
     return made.with_attr("global_symbol", name).with_attr(IS_SCHEDULED, True)
 
 
-def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | None:
-    records = best_trials(database, task.mod, 1)
-    if not records:
-        return None
-    schedule = tvm.s_tir.Schedule(task.mod)
-    records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
-    return schedule.mod["main"]
+def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Exception | None:
+    """The schedule of the best record; the fault if it does not apply, None without a record."""
+    try:
+        records = best_trials(database, task.mod, 1)
+        if not records:
+            return None
+        schedule = tvm.s_tir.Schedule(task.mod)
+        records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
+        return schedule.mod["main"]
+    except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
+        return fault

@@ -5,8 +5,8 @@ so that it holds across checkouts, users and temporary folders. The kernel relea
 holder ends in any way, ``kill -9`` included.
 
 Any user may write in the folder of that file, so nothing in it is trusted: no link is followed,
-only a regular file is locked, and only its owner writes into it. `flock` needs only permission to
-read.
+only a regular file is locked, and only its owner, or root, writes into it. `flock` needs only
+permission to read.
 """
 
 from __future__ import annotations
@@ -106,13 +106,18 @@ def device_lock(
     MachineError
         If the lock's path holds something that is no lock.
     """
-    descriptor = _opened(path or lock_path(device))
-    waited = False
+    path, waited = path or lock_path(device), False
+    descriptor = _opened(path)
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                # The folder may have been cleaned up meanwhile.
+                with suppress(OSError):
+                    if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                        break
+                os.close(descriptor)
+                descriptor = _opened(path)
             except BlockingIOError:
                 if not waited:
                     say(f"{purpose}: waiting for {device}, which is busy: {_holder(descriptor)}")

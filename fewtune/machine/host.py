@@ -26,15 +26,17 @@ def cores_off_the_pool() -> set[int]:
 
 
 @contextlib.contextmanager
-def apart_from_the_pool() -> Iterator[None]:
+def apart_from_the_pool(apart: set[int] | None = None) -> Iterator[None]:
     """Keep this thread off the cores that TVM's pool is bound to, while it measures.
+
+    Where each call is timed, ``apart`` is what `cores_off_the_pool` gave before.
 
     TVM binds each thread of its pool to a core. The caller also computes, but is not bound. If it
     shares a core with a thread of the pool, a kernel takes twice its time, and the scheduler may
     leave it so for a whole measurement.
     """
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores_off_the_pool())
+    os.sched_setaffinity(0, apart or cores_off_the_pool())
     try:
         yield
     finally:

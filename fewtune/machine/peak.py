@@ -7,8 +7,7 @@ sheet: a shared host leaves only a part of its clocks and vector units.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
@@ -181,8 +180,7 @@ def _fastest_s(built: Any, device: Any, arguments: list[Any], repeats: int) -> f
     return min(float(value) for value in evaluator(*arguments).results)
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
     """The measured peak of a machine.
 
     Attributes
@@ -203,11 +201,7 @@ class Peak:
 
     def larger(self, other: Peak) -> Peak:
         """The larger of each figure: other processes can only have lowered them."""
-        return Peak(
-            max(self.gflops, other.gflops),
-            max(self.memory_gb_s, other.memory_gb_s),
-            max(self.byte_gops, other.byte_gops),
-        )
+        return Peak(*map(max, self, other))
 
     def least_ms(self, flops: float, byte_flops: float) -> float:
         """Milliseconds that so many operations take at least, those of bytes among them."""

@@ -241,7 +241,7 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
     ]
     reports = [each.report for each in every.values()]
     # Each shape's indices are safe in every other.
-    limits = dict(first.report.limits)
+    limits: dict[str, tuple[int, int]] = {}
     for name, (low, high) in (item for each in reports for item in each.limits.items()):
         least, most = limits.get(name, (low, high))
         limits[name] = max(least, low), min(most, high)

@@ -83,6 +83,7 @@ def sizes_of(
     if len(set(counts.values())) > 1 or 0 in counts.values():
         text = " and ".join(f"{count} {what}" for what, count in counts.items())
         raise InputError(f"{text} are given: give equally many of each, or one")
+    names = [each.get("regime", "") for each in parts.get("shapes", [])]
     found: list[Sizes] = []
     for place in range(max(counts.values(), default=1)):
         own = [each[place % len(each)] for each in parts.values()]
@@ -90,7 +91,7 @@ def sizes_of(
         one = Sizes.model_construct(
             shapes={n: list(s) for each in own for n, s in each.get("shapes", {}).items()},
             dimensions={n: s for each in own for n, s in each.get("dimensions", {}).items()},
-            regime=next((each["regime"] for each in own if "regime" in each), ""),
+            regime=names[place] if place < len(names) else "",
         )
         if any(one.text == each.text for each in found):
             raise InputError(f"the shape {one.text} is given twice: give it once")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +36,7 @@ from fewtune.onnx_graph.graph import (
     values_of,
 )
 from fewtune.onnx_graph.inputs import constant_arrays, input_shapes
+from fewtune.onnx_graph.messages import cannot_load, short_message
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Scope
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
@@ -357,13 +357,6 @@ def _fresh(name: str, taken: set[str]) -> str:
 # The shapes of these operators' outputs depend on the values of their inputs.
 _SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _WANTED_RUNS = 2
-# Text that onnxruntime puts around its messages.
-_NOISE = re.compile(
-    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Status Message: "
-    r"|Exception during initialization: |/onnxruntime_src/\S+:\d+ [^)]*\) "
-    r"|Non-zero status code returned while running "
-)
-_LONGEST = 300
 
 
 def complete_shapes(
@@ -442,21 +435,6 @@ def run_onnxruntime_once(
         except Exception as error:  # noqa: BLE001 (as above)
             results.append(error)
     return results
-
-
-def cannot_load(error: Exception) -> str:
-    """Why a model is refused if onnxruntime, which is the reference, does not load it."""
-    return (
-        f"onnxruntime cannot load the model: {short_message(error)}; then no output can be "
-        "checked: export the model with operators and types that onnxruntime has on CPUs"
-    )
-
-
-def short_message(error: Exception) -> str:
-    """First line of an exception's text, without error codes and source positions."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = _NOISE.sub("", lines[0]) if lines else type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:

@@ -134,7 +134,7 @@ def refuse_untuned(model: ModelProto) -> None:
     InputError
         Naming the first such node.
     """
-    for node in all_nodes(model.graph):
+    for node in (n for part in (model.graph, *model.functions) for n in all_nodes(part)):
         if node.domain == _CLASSICAL:
             raise InputError(refusal(node, "is of classical machine learning, not of a network"))
         if operator_name(node) in _UNTUNED:

@@ -111,8 +111,8 @@ def _dimension_sizes(
 ) -> dict[str, int]:
     """Size of every named dimension that the user bound, directly or by an input's shape."""
     declared = {name: _declared_dimensions(value) or [] for name, value in inputs.items()}
-    names = {d for dims in declared.values() for d in dims if isinstance(d, str)}
-    named = {name for name in names if not _is_filler(name)}
+    every = (each for dims in declared.values() for each in dims)
+    named = {each for each in every if isinstance(each, str) and not _is_filler(each)}
     check_dimensions(inputs.values(), dimensions)
     sizes = dict(dimensions)
     for name, shape in shapes.items():
@@ -151,10 +151,9 @@ def check_dimensions(inputs: Iterable[ValueInfoProto], dimensions: Mapping[str, 
 
 def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
     """Size of a dimension whose name is a sum of others, such as ``past_length + 1``."""
-    terms = [
-        int(term) if term.isdecimal() else sizes.get(term) for term in re.split(r"\s*\+\s*", name)
-    ]
-    return None if None in terms else sum(filter(None, terms))
+    parts = re.split(r"\s*\+\s*", name.strip())
+    terms = [int(term) if term.isdecimal() else sizes.get(term) for term in parts]
+    return None if None in terms else sum(filter(None, terms)) or None
 
 
 def _is_filler(name: str) -> bool:

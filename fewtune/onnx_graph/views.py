@@ -26,7 +26,7 @@ from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 UNARY = frozenset(
-    {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish"}
+    {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "LeakyRelu", "Log", "Mish"}
     | {"Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Tanh"}
 )
 BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})

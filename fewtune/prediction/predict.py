@@ -176,15 +176,14 @@ class _Choosing:
 
     def _from_bank(self, task: Task, space: SearchSpace) -> Chosen | None:
         entry = self.bank.entry(task.info.workload) if self.bank is not None else None
-        if self.bank is None or entry is None:
+        if entry is None:
             return None
         known: dict[str, Any] = {"origin": entry.origin, "known_ms": entry.best_ms}
         if entry.best_ms > entry.fastest_ms:
             # The default schedule was faster.
             line = _line(task, "default", 0.0, note="the bank found none faster", **known)
             return Chosen(line, None)
-        donation = self.bank.donations(entry.workload)[0]
-        trial = self._moved(task, space, donation, entry.best_ms / 1e3)
+        trial = self._moved(task, space, entry.donations[0], entry.best_ms / 1e3)
         return None if trial is None else Chosen(_line(task, "known", 0.0, **known), trial)
 
     def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:

@@ -288,7 +288,7 @@ def read_samples(path: Path) -> tuple[list[TaskSamples], dict[str, Any]]:
         raise InputError(f"cannot read the samples {path}: {fault}") from None
     if known not in (list(NAMES), list(OF_POINTS)):
         raise InputError(f"the samples {path} are of other features: practise again")
-    if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
+    if not counts or {len(features), len(times_s)} != {sum(counts)} or len(shapes) != len(counts):
         raise InputError(f"the samples {path} are damaged")
     if known == list(OF_POINTS):
         # Files from before the feature of threads hold samples of one number of threads.

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
-
 from fewtune.errors import (
     INTERRUPTED,
     MACHINES_FAULT,
@@ -152,6 +150,16 @@ def end_with_starter() -> None:
     ``dvc repro`` runs a stage as its child, and ``fewtune run`` runs ``dvc repro``: killed with
     SIGKILL, both would leave the stage measuring on, for a result that nobody takes.
     """
+    # Only stages need it, and `fewtune --help` loads this file, too.
+    import psutil
+
+    def lives(process: psutil.Process) -> bool:
+        # A number may be another process's by now; psutil knows processes by their start.
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
     parent, run = os.getppid(), os.environ.get(RUN_PID, "")
     watched: set[psutil.Process] = set()
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -160,16 +168,8 @@ def end_with_starter() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def watch() -> None:
-        while all(map(_lives, watched)):
+        while all(map(lives, watched)):
             time.sleep(_EVERY_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="starter", daemon=True).start()
-
-
-def _lives(process: psutil.Process) -> bool:
-    # A number may be another process's by now; psutil knows processes by their start.
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

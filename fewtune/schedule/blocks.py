@@ -195,9 +195,9 @@ def _name(call: Any) -> str:
     return str(getattr(call.op, "name", ""))
 
 
-def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
+def estimated_us(sch: tvm.s_tir.Schedule, block: Block) -> float:
     """Estimated time of a block on one core, in microseconds."""
-    statement = sch.get(handle)
+    statement = sch.get(block.handle)
     size = 0
     for region in [*statement.reads, *statement.writes]:
         try:

@@ -146,13 +146,9 @@ def _place_lanes(
     sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
 ) -> None:
     """Vectorise the lanes of partial results, inside the loop over their steps."""
-    kinds = [
-        "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
-        for axis in sch.get(partial).iter_vars
-    ]
     lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
     after = own[own.index(lane) + 1 :]
-    if after and "R" in kinds:
+    if after and reduces(sch, partial):
         sch.reorder(*after, lane)
     first = after[0] if after else None
     vectorize_inner(sch, lane, width, lanes)
@@ -204,7 +200,7 @@ def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     ScheduleError
         If TVM refuses a step; the schedule is then incomplete.
     """
-    parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
+    parallel = estimated_us(sch, block) >= LEAST_PARALLEL_US
     lanes = traits.lanes(block.data_type)
     along = _contiguous_reduction(block)
     axes = _axes(block)
@@ -446,7 +442,7 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     shared = _shared_axes(blocks)
     if shared == 0:
         return False
-    work_us = sum((estimated_us(sch, block.handle, block) for block in blocks), 0.0)
+    work_us = sum((estimated_us(sch, block) for block in blocks), 0.0)
     rows = [(loop, last.extents[i]) for i, loop in enumerate(sch.get_loops(last.handle)[:shared])]
     if work_us < LEAST_PARALLEL_US:
         outer = sch.fuse(*[loop for loop, _ in rows]) if shared > 1 else rows[0][0]
@@ -528,18 +524,8 @@ _TRANSPOSE_TILE = 16
 
 
 def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
-    """Vectorise the contiguous axis and run the others in parallel.
-
-    Returns
-    -------
-    changed : bool
-
-    Raises
-    ------
-    ScheduleError
-        If TVM refuses a step; the schedule is then incomplete.
-    """
-    parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
+    """Vectorise the contiguous axis and run the others in parallel; as `schedule_reduction`."""
+    parallel = estimated_us(sch, block) >= LEAST_PARALLEL_US
     axis = contiguous_axis(block)
     loops = list(sch.get_loops(block.handle))
     sized = list(zip(loops, block.extents, strict=True))
@@ -552,9 +538,7 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
         return _transpose(sch, block, sized, (across, axis), traits, parallel)
     chosen = condition_axes(sch, block.handle)
     first = max(_first_fusible(block, axis), *(min(i + 1, axis) for i in (-1, *chosen)))
-    extent, run = 1, 0
-    for position in range(first, axis + 1):
-        extent *= block.extents[position]
+    extent = prod(block.extents[first : axis + 1])
     walks = [walk for walk in (*block.reads, *block.writes) if walk is not None]
     run = extent if first < axis else gcd(extent, *(w[axis].run for w in walks))
     inner = sch.fuse(*loops[first : axis + 1]) if first < axis else loops[axis]
@@ -777,7 +761,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
     if "gpu" in list(target.keys):
         return _by_dlight(mod, target)
     traits = CpuTraits.of(target)
-    for attempt in (schedule_winograd, _in_rows, _inlined, _block_by_block, _outermost):
+    for attempt in (_whole, _inlined, _block_by_block, _outermost):
         try:
             sch = tvm.s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
             if attempt(sch, traits):
@@ -870,8 +854,10 @@ def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedu
     return None
 
 
-def _in_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Compute several reductions, such as those of a softmax, inside the rows that they share."""
+def _whole(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+    """A transform, or several reductions, as of a softmax, inside the rows that they share."""
+    if schedule_winograd(sch, traits):
+        return True
     if sum(reduces(sch, handle) for handle in blocks_of(sch)) < _SEVERAL:
         return False
     inline_injective(sch)

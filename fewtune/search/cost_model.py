@@ -71,13 +71,13 @@ class LearntModel:
         times_s : sequence of float
             Seconds, infinite for a candidate that failed.
         """
-        for rows, time_s in zip(features, times_s, strict=True):
-            if len(rows):
-                # A group is made only if it has samples: labels need a best time.
-                known = self.groups.setdefault(tvm_ffi.structural_hash(module), ([], []))
-                known[0].append(rows)
-                known[1].append(time_s)
-                self.samples += 1
+        task = tvm_ffi.structural_hash(module)
+        # A group is made only if it has samples: labels need a best time.
+        for rows, time_s in (each for each in zip(features, times_s, strict=True) if len(each[0])):
+            known = self.groups.setdefault(task, ([], []))
+            known[0].append(rows)
+            known[1].append(time_s)
+            self.samples += 1
 
     def score(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """Scores of candidates by their features, (candidates,); only of a trained model."""

@@ -119,7 +119,7 @@ def select_from_spaces(
 
     Tasks that have no space here, or one that samples nothing, are set aside.
     """
-    worth, predicts = worth_searching(tasks, options), options.method == PREDICT
+    worth = worth_searching(tasks, options)
     searched = [t for t in worth if t.info.name in spaces and spaces[t.info.name].has_samplings]
     banked = _banked(searched, spaces, options, bank)
     chosen = [task for task in searched if task.info.name not in banked]
@@ -128,7 +128,7 @@ def select_from_spaces(
     values = similarity_matrix(chosen, [spaces[name] for name in names])
     groups, note = _grouped(values, names, options)
     clusters = _clusters(split_unrelated(groups, values, shares, names), values, chosen)
-    alone = [task.info.name for task in worth] if predicts else []
+    alone = [task.info.name for task in worth] if options.method == PREDICT else []
     used = {*names, *banked, *alone}
     selection = Selection(
         model=model,
@@ -138,7 +138,7 @@ def select_from_spaces(
         worth=_worth(clusters, [task.info for task in chosen], options, needs_one=not banked),
         alone=alone,
         set_aside=[task.info.name for task in tasks if task.info.name not in used],
-        set_aside_rule=_rule(tasks, {} if predicts else spaces, used, options),
+        set_aside_rule=_rule(tasks, spaces, used, options),
         banked=banked,
         note=note,
     )

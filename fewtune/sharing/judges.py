@@ -70,8 +70,8 @@ class Entry(NamedTuple):
 
     state: TaskState
     keys: list[str]
-    proposals: list[Proposal] = []
-    donors: list[str | None] = []
+    proposals: list[Proposal]
+    donors: list[str | None]
 
     @property
     def name(self) -> str:

@@ -120,6 +120,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         bank = Bank.read(bank_directory)
     earlier = _earlier(tuned, database, by_name)
     takers = {n: each for n, each in takers_of(selection).items() if n not in earlier}
+    if tuned.is_predicted:
+        # Tasks that were set aside keep what was predicted, too.
+        takers = {line.task: [] for line in predicted.tasks} | takers
     job = ShareJob(
         takers=takers,
         starts=_starts(predicted, read_database(predict_directory), by_name, selection),
@@ -133,27 +136,23 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     )
     named = [*job.takers, *job.tuned]
     contesting = [by_name[name] for name in named]
-    events: list[dict[str, Any]] = []
-    if not tuned.is_predicted:
-        events = measured(
-            job,
-            contesting,
-            fingerprint,
-            journal_directory,
-            run,
-            takers=job.takers,
-            logs=[file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
-            predictor=chosen_digest(job.options.predictor),
-            cold_weights=job.cold_weights,
-            options=job.options.model_dump(mode="json", exclude={"budget_s"}),
-        )
-    starts = {name: start.trial for name, start in job.starts.items()}
-    state = RunState(contesting, named, job.tuned, starts)
+    events = measured(
+        job,
+        [] if tuned.is_predicted else contesting,
+        fingerprint,
+        journal_directory,
+        run,
+        takers=job.takers,
+        logs=[file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
+        predictor=chosen_digest(job.options.predictor),
+        cold_weights=job.cold_weights,
+        options=job.options.model_dump(mode="json", exclude={"budget_s"}),
+    )
+    state = RunState(contesting, named, job.tuned, {n: s.trial for n, s in job.starts.items()})
     state.replay(events)
     # What no round has measured is still as it was predicted.
     is_predicted = bool(job.starts) and not any(each.gains for each in state.tasks.values())
-    info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
-    info.write(directory)
+    (LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)).write(directory)
     trials = {name: _published(state.tasks[name]) for name in named}
     rest = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, rest)}

@@ -75,10 +75,10 @@ class Run:
         return self.folder / "journals"
 
     @contextmanager
-    def measuring(self, what: str, *, by_fleet: bool = False) -> Iterator[None]:
-        """Hold the device; machines of a fleet hold their own, batch by batch."""
+    def measuring(self, what: str, by_fleet: bool = False, measures: bool = True) -> Iterator[None]:
+        """Hold the device if it measures; a fleet's machines hold their own, batch by batch."""
         device = device_of(self.fingerprint)
-        if by_fleet and device.can.locks_itself:
+        if not measures or (by_fleet and device.can.locks_itself):
             yield
             return
         with device_lock(device.lock, f"{what} {self.folder}"):
@@ -245,7 +245,7 @@ def _select(run: Run, scratch: Path) -> None:
 @_step("tune", "tune", "fingerprint extract_tasks select_tasks")
 def _tune(run: Run, scratch: Path) -> None:
     selection, options = Selection.read(run.place("select_tasks")), run.options["tune"]
-    with run.measuring("tune", by_fleet=True):
+    with run.measuring("tune", by_fleet=True, measures=not options.predicts(selection.method)):
         tune_tasks(
             read_tasks(run.place("extract_tasks")),
             selection,
@@ -261,7 +261,7 @@ def _tune(run: Run, scratch: Path) -> None:
 def _share(run: Run, scratch: Path) -> None:
     tasks, selection = run.place("extract_tasks"), Selection.read(run.place("select_tasks"))
     tuned = TuneReport.read(run.place("tune"))
-    with run.measuring("share schedules of", by_fleet=True):
+    with run.measuring("share schedules of", by_fleet=True, measures=not tuned.is_predicted):
         share_schedules(
             read_tasks(tasks),
             selection,

@@ -112,7 +112,8 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     job = TuneJob(
         tuned,
         options,
-        read_seeds(Path(options.start_from), workloads, fingerprint),
+        # Nothing is begun from logs where nothing is measured: those of others do not matter.
+        {} if predicts else read_seeds(Path(options.start_from), workloads, fingerprint),
         cold_weights,
         stands_for(kept, tasks, selection),
         covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),

@@ -18,11 +18,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from fewtune.errors import MachineError
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
 _RUNTIME = "libcudart.so.13"
-_INSTALL = "install NVIDIA's compiler with `pip install 'fewtune[cuda]'`"
 
 
 def use_own_gpu() -> None:
@@ -35,9 +33,8 @@ def use_own_gpu() -> None:
     """
     if not has_nvidia_driver():
         return
-    toolkits = [*map(Path, filter(None, [os.environ.get("CUDA_PATH"), *_installed()]))]
-    with suppress(MachineError):
-        toolkits.append(_wheels())
+    named = filter(None, [os.environ.get("CUDA_PATH"), *_installed()])
+    toolkits = [*map(Path, named), *_wheels()]
     found = next((each for each in toolkits if _library(each) and _headers(each)), None)
     if found is not None:
         is_laid_out = (_include(found) / "cccl").is_dir()
@@ -97,12 +94,8 @@ def _link(toolkit: Path, root: Path) -> None:
         (root / each.name).symlink_to(each)
 
 
-def _wheels() -> Path:
-    """The folder of NVIDIA's wheels."""
+def _wheels() -> list[Path]:
+    """Where NVIDIA's wheels lie, if they are installed."""
     spec = importlib.util.find_spec("nvidia")
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    for place in places:
-        toolkit = Path(place) / "cu13"
-        if (toolkit / "lib" / _RUNTIME).is_file() and (toolkit / "include").is_dir():
-            return toolkit
-    raise MachineError(f"CUDA 13's runtime and headers are missing: {_INSTALL}")
+    places = (spec.submodule_search_locations or []) if spec is not None else []
+    return [Path(place) / "cu13" for place in places]

@@ -13,9 +13,9 @@ from onnx import ModelProto, ValueInfoProto, shape_inference
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.onnx_graph.bind import cannot_load, short_message
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs, static_shape, type_name
+from fewtune.onnx_graph.messages import cannot_load, short_message
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.

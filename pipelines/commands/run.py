@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             from fewtune.machine.fingerprint import detect_fingerprint
 
             detect_fingerprint(params["fingerprint"])
-        known = dict.fromkeys(name for section in PER_STRATEGY for name in params[section])
+        known = dict.fromkeys(name for section in sorted(PER_STRATEGY) for name in params[section])
         strategies = list(known) if options.all else options.strategy or [COMPARED[0]]
         for strategy in strategies:
             require_listed("strategy", strategy, known)

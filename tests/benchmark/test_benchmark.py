@@ -206,7 +206,7 @@ def test_the_benchmark_runs_what_was_built_before():
     made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
     assert made.meter is not None
     variants = tiny_variants(BenchmarkOptions(copies=1), untuned=made.untuned)
-    assert [run.args for run in variants.runs["untuned"]] == [(made.untuned,)]  # type: ignore[attr-defined]
+    assert [run.args[0] for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
     made.untuned.run()
     assert variants.difference("tuned").allowances <= 1
 

@@ -52,10 +52,9 @@ SPACES = {
 }
 
 
-def select(**options: object):
-    return select_from_spaces(
-        TASKS, SPACES, SelectOptions(**options), model="net", strategy="selective"
-    )
+def select(tasks=TASKS, spaces=SPACES, bank=None, **options: object):
+    given = {"model": "net", "strategy": "selective", "bank": bank}
+    return select_from_spaces(tasks, spaces, SelectOptions(**options), **given)
 
 
 def test_a_task_in_two_cliques_goes_to_the_larger_sum():
@@ -156,15 +155,9 @@ def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else():
     # Less than one operation for each of their four bytes, as in a matrix-vector product.
     vector = [task("vector", 0.6, "dense", flops=2.0), task("more", 0.2, "dense", flops=2.0)]
     spaces = {**SPACES, "vector": space(1, 4096), "more": space(1, 1024)}
-
-    def worth(tasks: list[SimpleNamespace], options: SelectOptions) -> list[str]:
-        return select_from_spaces(tasks, spaces, options, model="net", strategy="selective")[
-            0
-        ].worth
-
-    assert worth([*vector, *TASKS], SelectOptions()) == ["wide", "far"]
-    assert worth(vector, SelectOptions()) == ["vector"]
-    assert worth([*vector, *TASKS], SelectOptions(method="all"))[0] == "vector"
+    assert select([*vector, *TASKS], spaces)[0].worth == ["wide", "far"]
+    assert select(vector, spaces)[0].worth == ["vector"]
+    assert select([*vector, *TASKS], spaces, method="all")[0].worth[0] == "vector"
 
 
 def test_only_what_no_predictor_knows_is_searched():
@@ -179,10 +172,7 @@ def test_what_the_bank_serves_is_not_clustered(tmp_path):
         entry("widest", space(64, 256)),
         entry("product", space(13, 11), operator="dense"),
     )
-    options = SelectOptions(min_similarity=0.9)
-    selection, matrix = select_from_spaces(
-        TASKS, SPACES, options, model="net", strategy="selective", bank=bank
-    )
+    selection, matrix = select(bank=bank, min_similarity=0.9)
     # 64 and 128 have 7 of 8 divisors in common: (1 * 7/8) ** 0.5 is 0.94; 64 and 256 7 of 9: 0.88;
     # 32 and 16 5 of 6: 0.91; 32 and 128 6 of 8: 0.87. The extents of far are another family's.
     assert {name: [it.workload for it in found] for name, found in selection.banked.items()} == {
@@ -197,9 +187,7 @@ def test_what_the_bank_serves_is_not_clustered(tmp_path):
     selection.write(tmp_path)
     assert Selection.read(tmp_path) == selection
     write_similarity(selection, matrix, tmp_path)
-    everything, _ = select_from_spaces(
-        TASKS, SPACES, SelectOptions(method="all"), model="net", strategy="full", bank=bank
-    )
+    everything, _ = select(bank=bank, method="all")
     assert everything.banked == {}
     assert everything.representatives == ["wide", "near", "far"]
 
@@ -207,9 +195,7 @@ def test_what_the_bank_serves_is_not_clustered(tmp_path):
 def test_what_the_bank_holds_itself_comes_first():
     own = next(task.info.workload for task in TASKS if task.info.name == "wide")
     bank = made_bank(entry(own, space(64, 128)), entry("other", space(64, 128)))
-    selection, _ = select_from_spaces(
-        TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=bank
-    )
+    selection, _ = select(bank=bank)
     first, second = selection.banked["wide"]
     assert (first.workload, first.similarity, second.workload) == (own, 1.0, "other")
 

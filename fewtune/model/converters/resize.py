@@ -123,7 +123,7 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
     if not lines:
         return data
     if method.coordinates == _CROP:
-        return _cropped(bb, data, lines, method, attributes)
+        return _cropped(bb, data, lines, method, resized, attributes)
     if attributes.get("antialias") and method.mode != "nearest":
         return _smoothed(data, lines, method, attributes)
     is_image = len(shape) == 4 and all(line.axis >= 2 for line in lines)
@@ -142,14 +142,16 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
 
 
 def _cropped(
-    bb: Any, data: relax.Expr, lines: Sequence[Line], method: Method, attributes: dict[str, Any]
+    bb: Any,
+    data: relax.Expr,
+    lines: Sequence[Line],
+    method: Method,
+    resized: list[int],
+    attributes: dict[str, Any],
 ) -> relax.Expr:
     """A resize of a region; what lies outside of the data is one given value."""
-    resized = [int(extent) for extent in data.ty.shape]
     if str(data.ty.dtype) != "float32" or attributes.get("antialias"):
         raise _refused(attributes, "a region is resized of float32, without antialias")
-    for line in lines:
-        resized[line.axis] = line.resized
     result = bb.normalize(_kernel(bb, data, lines, method, resized))
     behind = np.zeros([1] * len(resized), bool)
     for line in lines:

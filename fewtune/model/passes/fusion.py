@@ -12,6 +12,7 @@ from typing import Any
 import tvm_ffi
 
 from fewtune.runtime.tvm import relax, tvm
+from fewtune.task.access import nodes_of
 
 # Most operators in a kernel: TVM's own, and what a kernel above the limit is made of instead.
 _DEPTHS = (256, 16, 4, 2)
@@ -53,9 +54,7 @@ def _members(grouped: tvm.IRModule, name: str) -> set[str]:
     """Names of the kernels of a group; the kernel itself if it is in none."""
     if isinstance(grouped[name], tvm.tirx.PrimFunc):
         return {name}
-    found: list[tvm.ir.GlobalVar] = []
-    tvm_ffi.structural_walk(grouped[name].body, (tvm.ir.GlobalVar, found.append))
-    return {each.name_hint for each in found}
+    return {each.name_hint for each in nodes_of(grouped[name].body, tvm.ir.GlobalVar)}
 
 
 def _ungrouped(grouped: tvm.IRModule, names: list[str]) -> tvm.IRModule:
@@ -68,15 +67,12 @@ def _ungrouped(grouped: tvm.IRModule, names: list[str]) -> tvm.IRModule:
 
 def _is_too_much(kernel: tvm.tirx.PrimFunc) -> bool:
     """Whether a kernel has too many blocks, or an expression becomes too large."""
-    blocks: list[tvm.s_tir.SBlock] = []
-    tvm_ffi.structural_walk(kernel.body, (tvm.s_tir.SBlock, blocks.append), order="post")
+    blocks = nodes_of(kernel.body, tvm.s_tir.SBlock)
     if len(blocks) > _MOST_BLOCKS:
         return True
     work: dict[Any, int] = {}
     for block in blocks:
-        stores: list[tvm.tirx.BufferStore] = []
-        tvm_ffi.structural_walk(block.body, (tvm.tirx.BufferStore, stores.append))
-        for store in stores:
+        for store in nodes_of(block.body, tvm.tirx.BufferStore):
             made = _work(store.value, work)
             if made > _MOST_WORK:
                 return True

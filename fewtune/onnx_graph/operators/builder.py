@@ -336,9 +336,9 @@ class GraphBuilder:
         inputs = [data, self.constant(list(axes), np.int64)]
         return self.op(operator, inputs, output, **attributes)
 
-    def unsqueeze(self, data: str, axis: int, output: str | None = None) -> str:
+    def unsqueeze(self, data: str, axis: int) -> str:
         """Add an axis of one."""
-        return self.on_axes("Unsqueeze", data, [axis], output)
+        return self.on_axes("Unsqueeze", data, [axis])
 
     def squeeze(self, data: str, axis: int, output: str | None = None) -> str:
         """Drop an axis of one."""

@@ -30,6 +30,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import Block, ScheduleError, blocks_of, condition_axes, describe
 from fewtune.schedule.space.design_space import (
@@ -49,7 +50,6 @@ from fewtune.schedule.space.design_space import (
 )
 from fewtune.schedule.space.search_space import SearchSpace, random_decision
 from fewtune.schedule.tiling import contiguous_axis, divisors, tile_rate
-from fewtune.task.access import nodes_of
 from fewtune.task.analysis import FLOAT32_BYTES
 
 # The weight of an alternative is its expected speed to this power.
@@ -611,9 +611,6 @@ def _nearest(extent: int, thread: int) -> tuple[int, int]:
     return factor, extent // factor
 
 
-_PRODUCTS = ("tirx.dot4_",)
-
-
 def pads_words(module: tvm.IRModule) -> bool:
     """Whether a product of words reads padding that is slow to compute inside it.
 
@@ -623,7 +620,7 @@ def pads_words(module: tvm.IRModule) -> bool:
     schedule = tvm.s_tir.Schedule(module)
     return any(
         _is_slow_inside(schedule, handle)
-        and any(_multiplies_words(schedule.get(each)) for each in schedule.get_consumers(handle))
+        and any(any_dot(schedule.get(each).body) for each in schedule.get_consumers(handle))
         for handle in blocks_of(schedule)
     )
 
@@ -632,11 +629,6 @@ def _is_slow_inside(schedule: tvm.s_tir.Schedule, handle: Any) -> bool:
     block = schedule.get(handle)
     conditions = condition_axes(schedule, handle)
     return bool(conditions) and (len(block.reads) > 1 or len(block.iter_vars) - 1 in conditions)
-
-
-def _multiplies_words(block: Any) -> bool:
-    calls = nodes_of(block.body, tvm.ir.Call)
-    return any(getattr(call.op, "name", "").startswith(_PRODUCTS) for call in calls)
 
 
 # Register tiles of at least this part of the best expected speed are each worth a measurement.
