@@ -95,7 +95,6 @@ OFF = (
     ),
     Off("its correction", "tune", ("correction",)),
     Off("prefetching", "predict", ("prefetching",)),
-    Off("long rows", "predict", ("long_rows",)),
     Off("states of the caches", "tune", ("cache_states",)),
     Off("turns in the model", "share", options={"share_schedules": {"finals": 0}}),
 )

@@ -795,8 +795,6 @@ class BenchmarkReport(Artifact):
     peak_byte_gops: float | None = None
     # Most the machine did in float32 multiply-adds; null for a GPU.
     peak_gflops: float | None = None
-    # Most it moved to and from memory (STREAM triad); null for a GPU.
-    memory_gb_s: float | None = None
     # What tuning time went to.
     steps: list[TuningStep] = []
     # Failed candidates by cause.

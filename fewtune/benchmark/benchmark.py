@@ -268,7 +268,6 @@ def _report(
         model_byte_gops=result.byte_flops / tuned_ms / 1e6 if result.byte_flops else None,
         peak_gflops=peak.gflops if peak else None,
         peak_byte_gops=(peak.byte_gops or None) if peak and result.byte_flops else None,
-        memory_gb_s=peak.memory_gb_s if peak else None,
         steps=tuning_steps(result.tasks, result.predicted, result.selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=[

@@ -1,4 +1,4 @@
-"""The machine's peak: multiply-adds a second and bytes a second, both measured.
+"""The machine's peak: multiply-adds a second, measured.
 
 A kernel's GFLOPS mean little without the machine's own. The peak is measured, not taken from a data
 sheet: a shared host leaves only a part of its clocks and vector units.
@@ -18,7 +18,6 @@ from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import build, has_feature, set_threads, tvm
-from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.intrinsics import frames_without_source
 
 # A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
@@ -26,9 +25,6 @@ STEPS = 14_000
 # Vector registers that hold the operands of every multiply-add.
 _OPERAND_REGISTERS = 2
 _REPEATS = 300
-_STREAM_BYTES = 256 * 2**20
-_STREAM_BUFFERS = 3
-_STREAM_REPEATS = 8
 
 
 @frames_without_source()
@@ -95,43 +91,6 @@ def multiply_add_kernel(
     return tvm.IRModule({"main": main})
 
 
-@frames_without_source()
-def triad_kernel(threads: int, lanes: int, vectors: int) -> tvm.IRModule:
-    """STREAM's triad (McCalpin 1995), which reads two buffers and writes a third.
-
-    Parameters
-    ----------
-    threads : int
-    lanes : int
-        float32 values of a vector register.
-    vectors : int
-        Vectors of each buffer that a thread handles.
-
-    Returns
-    -------
-    module : IRModule
-        ``main`` takes three buffers of ``(threads, vectors * lanes)``; the last is written.
-    """
-    width = vectors * lanes
-
-    @T.prim_func(s_tir=True)
-    def main(
-        first: T.Buffer((threads, width), "float32"),
-        second: T.Buffer((threads, width), "float32"),
-        written: T.Buffer((threads, width), "float32"),
-    ) -> None:
-        T.func_attr({"tirx.noalias": True})
-        for thread in T.parallel(threads):
-            with T.sblock("triad"):
-                for vector in T.serial(vectors):
-                    for lane in T.vectorized(lanes):
-                        written[thread, vector * lanes + lane] = first[
-                            thread, vector * lanes + lane
-                        ] + second[thread, vector * lanes + lane] * T.float32(3)
-
-    return tvm.IRModule({"main": main})
-
-
 class MultiplyAdd:
     """The multiply-add kernel, built for a CPU; TVM's pool must have as many threads.
 
@@ -171,32 +130,18 @@ class MultiplyAdd:
 
     def giga_a_second(self, repeats: int) -> float:
         """Billions of operations a second in the fastest of ``repeats`` calls."""
-        return self.flops / _fastest_s(self._built, self._device, self._arguments, repeats) / 1e9
-
-
-def _fastest_s(built: Any, device: Any, arguments: list[Any], repeats: int) -> float:
-    """Seconds of the fastest of ``repeats`` calls of ``main``, after one that is not timed."""
-    evaluator = built.time_evaluator("main", device, number=1, repeat=repeats)
-    return min(float(value) for value in evaluator(*arguments).results)
+        evaluator = self._built.time_evaluator("main", self._device, number=1, repeat=repeats)
+        return self.flops / min(map(float, evaluator(*self._arguments).results)) / 1e9
 
 
 class Peak(NamedTuple):
-    """The measured peak of a machine.
+    """The measured peak of a machine, in billions of operations a second: a multiply-add is two.
 
-    Attributes
-    ----------
-    gflops : float
-        Billions of float32 operations a second, a multiply-add counted as two.
-    memory_gb_s : float
-        10^9 bytes read and written a second by STREAM's triad, beyond the caches.
-    byte_gops : float
-        Billions of operations a second of products of bytes, counted alike. It equals that of
-        floats where it is 0: no instruction multiplies four bytes and sums them, or it was not
-        measured.
+    ``byte_gops`` is that of products of bytes. It equals that of floats where it is 0: no
+    instruction multiplies four bytes and sums them, or it was not measured.
     """
 
     gflops: float
-    memory_gb_s: float
     byte_gops: float = 0.0
 
     def larger(self, other: Peak) -> Peak:
@@ -217,20 +162,10 @@ class PeakMeter:
         set_threads(threads)
         self._multiply_add = MultiplyAdd(target, threads)
         self._byte_products = MultiplyAdd.of_bytes(target, threads) if with_bytes else None
-        lanes = CpuTraits.of(target).lanes("float32")
-        vectors = _STREAM_BYTES // (_STREAM_BUFFERS * FLOAT32_BYTES * threads * lanes)
-        self._triad = build(triad_kernel(threads, lanes, vectors), target)
-        self._device = tvm_device(target)
-        # Held from one measurement to the next: filling them takes longer than reading them.
-        ones = np.ones((threads, vectors * lanes), "float32")
-        self._buffers = [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
-        self._moved_bytes = _STREAM_BUFFERS * ones.nbytes
 
     def measure(self) -> Peak:
-        """Measure for about a fifth of a second; the fastest call counts."""
+        """Measure for about a tenth of a second; the fastest call counts."""
         with apart_from_the_pool():
             gflops = self._multiply_add.giga_a_second(_REPEATS)
             of_bytes = self._byte_products
-            byte_gops = of_bytes.giga_a_second(_REPEATS) if of_bytes else 0.0
-            stream_s = _fastest_s(self._triad, self._device, self._buffers, _STREAM_REPEATS)
-        return Peak(gflops, self._moved_bytes / stream_s / 1e9, byte_gops)
+            return Peak(gflops, of_bytes.giga_a_second(_REPEATS) if of_bytes else 0.0)

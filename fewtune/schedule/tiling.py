@@ -140,27 +140,15 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
     return rows * elements / cycles * (1 + rows * elements / 1e4)
 
 
-def vectorize_inner(
-    sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int, *, unroll: bool = True
-) -> list[Any]:
-    """Vectorise a loop; if it fills several registers, it becomes an unrolled loop over vectors.
-
-    Returns
-    -------
-    loops : list[tvm.s_tir.schedule.LoopRV]
-        The loops that replace ``loop``, outermost first.
-    """
+def vectorize_inner(sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int) -> None:
+    """Vectorise a loop; if it fills several registers, it becomes an unrolled loop over vectors."""
     piece = gcd(width, lanes)
     if piece < max(2, lanes // 4):
-        return [loop]
+        return
     if width > piece:
-        vectors, vector = sch.split(loop, [width // piece, piece])
-        if unroll:
-            sch.unroll(vectors)
-        sch.vectorize(vector)
-        return [vectors, vector]
+        vectors, loop = sch.split(loop, [width // piece, piece])
+        sch.unroll(vectors)
     sch.vectorize(loop)
-    return [loop]
 
 
 def split_off(sch: tvm.s_tir.Schedule, loop: Any, extent: int, inner: int) -> tuple[Any, Any]:

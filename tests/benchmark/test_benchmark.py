@@ -93,7 +93,6 @@ def test_figures_follow_from_what_was_measured() -> None:
     tuned_s = report.variants["tuned"].median_ms / 1e3
     assert report.model_gflops == pytest.approx(flops / tuned_s / 1e9)
     assert report.peak_gflops is not None
-    assert report.memory_gb_s is not None
     # A model of such small kernels is far from what the machine can do.
     assert 0 < report.model_gflops < report.peak_gflops
     assert report.peak_pct == pytest.approx(100 * report.model_gflops / report.peak_gflops)

@@ -14,16 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import takewhile
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.blocks import nests
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,
     LOCATION,
@@ -39,8 +36,7 @@ from fewtune.schedule.space.design_space import (
     sampling,
     text_of,
 )
-from fewtune.schedule.tiling import divisors, vectorize_inner
-from fewtune.util.switches import is_on
+from fewtune.schedule.tiling import divisors
 
 # Only the order of draws depends on it; the spaces and their extents do not.
 _SEED = 1
@@ -144,66 +140,6 @@ class GpuLimits(NamedTuple):
         return self.least_threads <= threads <= self.most_threads and virtual <= _MOST_VIRTUAL
 
 
-_UNROLL = "pragma_auto_unroll_max_step"
-_SPATIAL = tvm.tirx.IterVar.DataPar
-
-
-def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
-    """Vectorize the long contiguous rows of a scheduled kernel that are still scalar.
-
-    MetaSchedule vectorizes at most 64 iterations on a CPU. A longer row stays scalar and is
-    unrolled, and LLVM compares each of its hundreds of accesses with every other: a quarter of the
-    best candidates for ResNet 50 took 0.33 s to compile in place of 0.15, and run as fast (a Xeon).
-    The instructions go into the trace, so a tuning record contains them.
-
-    Parameters
-    ----------
-    sch : Schedule
-        After MetaSchedule's postprocessors; its trace grows.
-    traits : CpuTraits
-    """
-    lanes, rows = traits.lanes("float32"), []
-    for realize, around in nests(sch.mod["main"].body):
-        # The serial loops that contain nothing but the block.
-        own = [*takewhile(_is_serial, reversed(around))][::-1]
-        is_store = type(realize.block.body).__name__ == "BufferStore"
-        if own and is_store and _is_scalar_row(realize, own[-1], lanes):
-            rows.append((str(realize.block.name_hint), [int(loop.extent) for loop in own]))
-    for name, extents in rows:
-        loops = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
-        vectors = vectorize_inner(sch, loops[-1], extents[-1], lanes, unroll=False)
-        # Unrolling more vectors than there are registers gains nothing.
-        if prod(extents) // lanes > traits.registers:
-            sch.annotate([*loops[:-1], *vectors][0], _UNROLL, 0)
-
-
-def _is_serial(loop: Any) -> bool:
-    return loop is not None and int(loop.kind) == int(tvm.tirx.ForKind.SERIAL)
-
-
-def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:
-    """Whether a loop moves a block along contiguous float32 elements, in whole vectors."""
-    block, extent = realize.block, int(loop.extent)
-    axes = list(block.iter_vars)
-    if extent <= lanes or extent % lanes or any(axis.iter_type != _SPATIAL for axis in axes):
-        return False
-    regions = [*block.reads, *block.writes]
-    if any(str(region.source.dtype) != "float32" for region in regions):
-        return False
-    # The loop steps along the innermost axis, and no other axis depends on it.
-    value = realize.iter_values[-1]
-    added = value.b if type(value).__name__ == "Add" else value
-    return added.same_as(loop.loop_var) and all(_is_along(each, axes[-1].var) for each in regions)
-
-
-def _is_along(region: Any, variable: Any) -> bool:
-    """Whether a region lies along a variable, its last index, or stays where it is."""
-    places = [axis.min for axis in region.region]
-    if not all(type(place).__name__ in ("Var", "IntImm") for place in places):
-        return False
-    return not any(place.same_as(variable) for place in places[:-1])
-
-
 _MOST_THREADS = 8
 
 
@@ -247,7 +183,6 @@ class SearchSpace:
         self.programs = [Program.read(number, trace) for number, trace in enumerate(traces)]
         self._postprocs = list(self.context.space_generator.postprocs)
         self._limits = GpuLimits.of(self.target) if has_own_device(self.target) else None
-        self._traits = None if has_own_device(self.target) else CpuTraits.of(self.target)
 
     @cached_property
     def arguments(self) -> Any:
@@ -342,8 +277,6 @@ class SearchSpace:
                 if not postprocessor.apply(schedule):
                     kind = type(postprocessor).__name__
                     return Made(None, point, f"rejected by {kind}")
-            if self._traits is not None and is_on("long_rows"):
-                vectorize_long_rows(schedule, self._traits)
         except Exception as fault:  # noqa: BLE001 (schedules fail to apply in many ways)
             return Made(None, point, f"does not apply: {type(fault).__name__}")
         return Made(schedule, Point(point.program, tuple(decided)))
