@@ -237,12 +237,12 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
     "bank": 230,
-    "benchmark": 1074,
+    "benchmark": 1073,
     "compile": 684,
     "deploy": 914,
     "fleet": 497,
-    "loose": 1081,
-    "machine": 367,
+    "loose": 1080,
+    "machine": 333,
     "measure": 539,
     "model": 3321,
     "model_check": 208,
@@ -254,7 +254,7 @@ BUDGETS = {
     "report": 623,
     "research": 542,
     "runtime": 960,
-    "schedule": 1919,
+    "schedule": 1874,
     "schedule_check": 486,
     "search": 655,
     "selection": 346,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3984, ("benchmarks",): 5500, ("tests",): 16881}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16794}
 
 
 def code_lines(path: Path) -> int:
