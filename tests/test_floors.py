@@ -282,9 +282,8 @@ def code_lines(path: Path) -> int:
         if token.type != tokenize.COMMENT and token.string.strip():
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and ast.get_docstring(node):
             said = node.body[0]
             lines.difference_update(range(said.lineno, (said.end_lineno or said.lineno) + 1))
     return len(lines)
