@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16794}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16793}
 
 
 def code_lines(path: Path) -> int:
