@@ -32,9 +32,8 @@ class _Place(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A kernel call: its number among the bindings, the kernel's name, and its arguments."""
+    """A kernel call: the kernel's name, and its arguments."""
 
-    number: int
     kernel: str
     tensors: tuple[relax.Expr, ...]
 
@@ -89,20 +88,22 @@ def write_in_place(
     left_out : Counter of str
         Number of calls that the largest shape's function does without, by kernel.
     """
-    by_function: dict[str, Counter[str]] = {}
-    for name in model_functions(module):
-        module, by_function[name] = _write_function_in_place(module, name, axes)
-    if not any(by_function.values()):
+    rewriting = _Rewriting(module, axes)
+    left_out = {name: rewriting.rewrite(name) for name in model_functions(module)}
+    if not any(left_out.values()):
         return module, Counter()
+    module = rewriting.builder.get()
     called = {
-        call.kernel for name in model_functions(module) for call in _Dataflow(module[name]).calls
+        call.kernel
+        for name in model_functions(module)
+        for call in _Dataflow(module[name]).calls.values()
     }
     functions = {
         symbol: function
         for symbol, function in module.functions_items()
         if symbol.name_hint in called or not isinstance(function, tvm.tirx.PrimFunc)
     }
-    return tvm.IRModule(functions, attrs=module.attrs), by_function[MAIN]
+    return tvm.IRModule(functions, attrs=module.attrs), left_out[MAIN]
 
 
 class _Dataflow:
@@ -111,22 +112,32 @@ class _Dataflow:
     Attributes
     ----------
     all : list of Binding
-    allocated : dict of int
-        By tensor, the number of the binding that allocates it.
-    calls : list of _Call
+    allocated : dict of Binding
+        By tensor, the binding that allocates it.
+    calls : dict of _Call
+        By the number of the binding.
     escaping : set of Var
         Tensors that something other than a kernel uses, such as the caller of the function.
     """
 
     def __init__(self, main: relax.Function) -> None:
         self.all = [binding for block in main.body.blocks for binding in block.bindings]
-        self.allocated: dict[relax.Var, int] = {}
-        self.calls: list[_Call] = []
-        self.escaping: set[relax.Expr] = set()
-        self._same: dict[relax.Var, relax.Var] = {}
+        self.allocated: dict[relax.Expr, relax.Binding] = {}
+        self.calls: dict[int, _Call] = {}
+        self._same: dict[relax.Expr, relax.Expr] = {}
+        used = [main.body.body]
         for number, binding in enumerate(self.all):
-            self._add(number, binding.var, binding.value)
-        self._add_escaping(main.body.body)
+            value = binding.value
+            operator = value.op if isinstance(value, relax.Call) else None
+            if isinstance(value, relax.Var):
+                self._same[binding.var] = value
+            elif isinstance(operator, tvm.ir.GlobalVar):
+                self.calls[number] = _Call(operator.name_hint, tuple(map(self.root, value.args)))
+            elif getattr(operator, "name", "") == "relax.builtin.alloc_tensor":
+                self.allocated[binding.var] = binding
+            else:
+                used.append(value)
+        self.escaping = {self.root(v) for each in used for v in relax.analysis.free_vars(each)}
 
     def root(self, value: relax.Expr) -> relax.Expr:
         """The tensor for which a variable is another name."""
@@ -134,130 +145,100 @@ class _Dataflow:
             value = self._same[value]
         return value
 
-    def _add(self, number: int, name: relax.Var, value: relax.Expr) -> None:
-        operator = value.op if isinstance(value, relax.Call) else None
-        if isinstance(value, relax.Var):
-            self._same[name] = value
-        elif isinstance(operator, tvm.ir.GlobalVar):
-            tensors = tuple(self.root(each) for each in value.args)
-            self.calls.append(_Call(number, operator.name_hint, tensors))
-        elif getattr(operator, "name", "") == "relax.builtin.alloc_tensor":
-            self.allocated[name] = number
-        else:
-            self._add_escaping(value)
-
-    def _add_escaping(self, value: relax.Expr) -> None:
-        self.escaping.update(self.root(each) for each in relax.analysis.free_vars(value))
-
-
-def _plan(
-    module: tvm.IRModule, graph: _Dataflow, axes: Mapping[str, int]
-) -> tuple[list[_Call], dict[relax.Expr, _Place]]:
-    """The calls of concatenations to leave out, and the places of their parts.
-
-    Only kernels may write and read a part. It may be a part of one concatenation only. Its rows
-    have to be whole vectors.
-    """
-    left_out: list[_Call] = []
-    inner: dict[relax.Expr, _Place] = {}
-    for call in graph.calls:
-        if call.kernel not in axes:
-            continue
-        axis = axes[call.kernel]
-        *parts, whole = call.tensors
-        *shapes, _ = _shapes(module[call.kernel].params)
-        can_be_placed = len(set(parts)) == len(parts) and all(
-            part in graph.allocated
-            and part not in graph.escaping
-            and part not in inner
-            and math.prod(shape[axis:]) % _ALIGNED_ELEMENTS == 0
-            for part, shape in zip(parts, shapes, strict=True)
-        )
-        if whole not in graph.allocated or not can_be_placed:
-            continue
-        # After a reshape, an allocated tensor may have another rank than the kernel's argument.
-        if [*_shapes(parts), *_shapes([whole])] != _shapes(module[call.kernel].params):
-            continue
-        offset = 0
-        for part, shape in zip(parts, shapes, strict=True):
-            begin = [offset if each == axis else 0 for each in range(len(shape))]
-            inner[part] = _Place(whole, tuple(begin))
-            offset += shape[axis]
-        left_out.append(call)
-    return left_out, {tensor: _outermost(tensor, inner) for tensor in inner}
-
-
-def _outermost(tensor: relax.Expr, inner: Mapping[relax.Expr, _Place]) -> _Place:
-    """The final place of a tensor, since its whole may be a part itself."""
-    place = inner[tensor]
-    while place.whole in inner:
-        whole, begin = inner[place.whole]
-        begin = tuple(first + further for first, further in zip(begin, place.begin, strict=True))
-        place = _Place(whole, begin)
-    return place
-
-
-def _write_function_in_place(
-    module: tvm.IRModule, name: str, axes: Mapping[str, int]
-) -> tuple[tvm.IRModule, Counter[str]]:
-    """`write_in_place` for one of the module's functions; kernels that it leaves out stay."""
-    main = module[name]
-    graph = _Dataflow(main)
-    left_out, places = _plan(module, graph, axes)
-    if not left_out:
-        return module, Counter()
-    rewriting = _Rewriting(module, graph, places)
-    bindings = rewriting.bindings({call.number for call in left_out})
-    body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
-    main = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    rewriting.builder.update_func(module.get_global_var(name), main)
-    return rewriting.builder.get(), Counter(call.kernel for call in left_out)
-
 
 class _Rewriting:
-    """Rewrites the bindings, and the kernels that get wholes instead of parts.
+    """Rewrites functions, and the kernels that get wholes instead of parts.
 
     Attributes
     ----------
     builder : BlockBuilder
-        Of the module, with the rewritten kernels.
+        Of the module, with what is rewritten; no kernel is removed.
     """
 
-    def __init__(
-        self, module: tvm.IRModule, graph: _Dataflow, places: Mapping[relax.Expr, _Place]
-    ) -> None:
+    def __init__(self, module: tvm.IRModule, axes: Mapping[str, int]) -> None:
         self.builder = relax.BlockBuilder(module)
-        self._module, self._graph, self._places = module, graph, places
+        self._module, self._axes = module, axes
         self._made: dict[Any, tvm.ir.GlobalVar] = {}
 
-    def bindings(self, left_out: set[int]) -> list[relax.Binding]:
+    def rewrite(self, name: str) -> Counter[str]:
+        """Rewrite a function; return the calls that it does without, by kernel."""
+        main = self._module[name]
+        graph = _Dataflow(main)
+        left_out, places = self._plan(graph)
+        if left_out:
+            body = relax.SeqExpr(
+                [relax.BindingBlock(self._bindings(graph, places, left_out))], main.body.body
+            )
+            main = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+            self.builder.update_func(self._module.get_global_var(name), main)
+        return Counter(graph.calls[number].kernel for number in left_out)
+
+    def _plan(self, graph: _Dataflow) -> tuple[list[int], dict[relax.Expr, _Place]]:
+        """The bindings of concatenations to leave out, and the places of their parts.
+
+        Only kernels may write and read a part. It may be a part of one concatenation only. Its rows
+        have to be whole vectors.
+        """
+        left_out: list[int] = []
+        inner: dict[relax.Expr, _Place] = {}
+        for number, call in graph.calls.items():
+            if call.kernel not in self._axes:
+                continue
+            axis, given = self._axes[call.kernel], self._module[call.kernel].params
+            *parts, whole = call.tensors
+            *shapes, _ = _shapes(given)
+            can_be_placed = len(set(parts)) == len(parts) and all(
+                part in graph.allocated
+                and part not in graph.escaping
+                and part not in inner
+                and math.prod(shape[axis:]) % _ALIGNED_ELEMENTS == 0
+                for part, shape in zip(parts, shapes, strict=True)
+            )
+            # After a reshape, an allocated tensor may have another rank than the kernel's argument.
+            if (
+                not can_be_placed
+                or whole not in graph.allocated
+                or _shapes(call.tensors) != _shapes(given)
+            ):
+                continue
+            offset = 0
+            for part, shape in zip(parts, shapes, strict=True):
+                begin = [offset if each == axis else 0 for each in range(len(shape))]
+                inner[part] = _Place(whole, tuple(begin))
+                offset += shape[axis]
+            left_out.append(number)
+        return left_out, {tensor: _outermost(tensor, inner) for tensor in inner}
+
+    def _bindings(
+        self, graph: _Dataflow, places: Mapping[relax.Expr, _Place], left_out: list[int]
+    ) -> list[relax.Binding]:
         """The remaining bindings; a whole is allocated where its first part was."""
-        graph = self._graph
-        calls = {call.number: call for call in graph.calls}
         found: list[relax.Binding] = []
         allocated: set[relax.Expr] = set()
         for number, binding in enumerate(graph.all):
             if binding.var in graph.allocated:
-                place = self._places.get(binding.var)
+                place = places.get(binding.var)
                 buffer = binding.var if place is None else place.whole
                 if buffer not in allocated:
                     allocated.add(buffer)
-                    found.append(graph.all[graph.allocated[buffer]])
-            elif number in calls:
+                    found.append(graph.allocated[buffer])
+            elif number in graph.calls:
                 if number not in left_out:
-                    call = self._call(calls[number], binding.value)
+                    call = self._call(graph.calls[number], binding.value, places)
                     found.append(relax.VarBinding(binding.var, call))
             # Other names of a part are not needed, since kernels get the whole.
-            elif graph.root(binding.var) not in self._places:
+            elif graph.root(binding.var) not in places:
                 found.append(binding)
         return found
 
-    def _call(self, call: _Call, given: relax.Call) -> relax.Call:
+    def _call(
+        self, call: _Call, given: relax.Call, places: Mapping[relax.Expr, _Place]
+    ) -> relax.Call:
         """A call whose kernel gets wholes; it is made once for equal regions."""
         arguments, regions = list(given.args), {}
         for number, tensor in enumerate(call.tensors):
-            if tensor in self._places:
-                whole, begin = self._places[tensor]
+            if tensor in places:
+                whole, begin = places[tensor]
                 arguments[number] = whole
                 regions[number] = (_shapes([whole])[0], begin)
         if not regions:
@@ -269,6 +250,16 @@ class _Rewriting:
             function = function.with_attr("global_symbol", name)
             self._made[key] = self.builder.add_func(function, name)
         return relax.Call(self._made[key], arguments, given.attrs, given.ty_args)
+
+
+def _outermost(tensor: relax.Expr, inner: Mapping[relax.Expr, _Place]) -> _Place:
+    """The final place of a tensor, since its whole may be a part itself."""
+    place = inner[tensor]
+    while place.whole in inner:
+        whole, begin = inner[place.whole]
+        begin = tuple(first + further for first, further in zip(begin, place.begin, strict=True))
+        place = _Place(whole, begin)
+    return place
 
 
 def _within(

@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvm_ffi
 
@@ -31,10 +31,6 @@ from fewtune.tvm_compat.values import is_constant
 MOST_OF_LARGEST = 1.15
 # Records of a task that are tried; the next are too slow to be worth it.
 _MOST_RECORDS = 16
-
-
-# What tells layouts apart, by kernel and number of the argument.
-_Layouts = dict[tuple[str, int], Any]
 
 
 class _Reading(NamedTuple):
@@ -75,29 +71,21 @@ def share_layouts(
     bound = MOST_OF_LARGEST * sum(
         sizes[key] for key, each in readings.items() if any(r.function == MAIN for r in each)
     )
-    layouts: _Layouts = {}
-
-    def look(kernel: str) -> None:
-        blocks = layout_blocks(tvm.IRModule({"main": schedules.scheduled(kernel)}))
-        for place in places[kernel]:
-            layouts[kernel, place] = _told(blocks.get(place))
-
-    places: dict[str, set[int]] = defaultdict(set)
-    for reading in chain.from_iterable(readings.values()):
-        places[reading.kernel].add(reading.place)
-    for kernel in places:
-        look(kernel)
+    layouts = {
+        reading.kernel: _layouts(schedules.scheduled(reading.kernel))
+        for reading in chain.from_iterable(readings.values())
+    }
     kept: dict[str, str] = {}
     for reading, largest in _of_other_shapes(readings, sizes):
-        wanted = layouts[largest.kernel, largest.place]
-        if layouts[reading.kernel, reading.place] == wanted or reading.kernel in kept:
+        wanted = layouts[largest.kernel].get(largest.place)
+        if layouts[reading.kernel].get(reading.place) == wanted or reading.kernel in kept:
             continue
         if _total(readings, sizes, layouts) <= bound:
             return {}
         for made in _alternatives(schedules, reading, largest, by_workload, database, target):
-            if _told(layout_blocks(tvm.IRModule({"main": made})).get(reading.place)) == wanted:
+            if (found := _layouts(made)).get(reading.place) == wanted:
                 schedules.take(reading.kernel, made)
-                look(reading.kernel)
+                layouts[reading.kernel] = found
                 break
         else:
             kept[reading.kernel] = "no schedule of it reads the largest shape's layout"
@@ -133,18 +121,24 @@ def _of_other_shapes(
 
 
 def _total(
-    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int], layouts: _Layouts
+    readings: Mapping[str, list[_Reading]],
+    sizes: Mapping[str, int],
+    layouts: Mapping[str, dict[int, int]],
 ) -> int:
     """Bytes of the weights in all layouts."""
     return sum(
-        sizes[key] * len({layouts[reading.kernel, reading.place] for reading in each})
+        sizes[key] * len({layouts[reading.kernel].get(reading.place) for reading in each})
         for key, each in readings.items()
     )
 
 
-def _told(block: Any) -> Any:
-    """What tells a weight's layout from others; None if it is as given."""
-    return None if block is None else tvm_ffi.structural_hash(block.body, map_free_vars=True)
+def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
+    """A hash of the layout of each weight, by number of the argument; of none that is as given."""
+    blocks = layout_blocks(tvm.IRModule({"main": kernel}))
+    return {
+        place: tvm_ffi.structural_hash(block.body, map_free_vars=True)
+        for place, block in blocks.items()
+    }
 
 
 def _alternatives(
@@ -156,8 +150,8 @@ def _alternatives(
     target: tvm.target.Target,
 ) -> Iterator[tvm.tirx.PrimFunc]:
     """Other schedules of a kernel: those in the log, and the largest shape's moved to it."""
-    task = by_workload.get(schedules.workload(reading.kernel))
-    donor = by_workload.get(schedules.workload(largest.kernel))
+    task = by_workload.get(schedules.workloads[reading.kernel])
+    donor = by_workload.get(schedules.workloads[largest.kernel])
     if task is None or donor is None:
         return
     for record in best_trials(database, task.mod, _MOST_RECORDS):

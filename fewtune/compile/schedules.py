@@ -51,6 +51,8 @@ class KernelSchedules:
 
     Attributes
     ----------
+    workloads : dict of str
+        By kernel.
     levels : dict of Level
         The fastest level of each kernel.
     failed : dict of str
@@ -66,18 +68,22 @@ class KernelSchedules:
     ) -> None:
         self._lowered = lowered
         self._target = target
-        self._workloads = kernels(lowered)
-        self._tuned, self.failed = _from_log(self._workloads, tasks, database)
-        names = sorted(self._workloads)
-        self.levels = {name: Level.LOG if name in self._tuned else Level.DEFAULT for name in names}
+        self.workloads = dict(sorted(kernels(lowered).items()))
+        best: dict[str, tvm.tirx.PrimFunc | None] = {}
+        faults: dict[str, str] = {}
+        for task in tasks:
+            try:
+                best[task.info.workload] = _best(task, database)
+            except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
+                faults[task.info.workload] = last_line(fault)
+        each = self.workloads.items()
+        self._tuned = {name: _named(made, name) for name, w in each if (made := best.get(w))}
+        self.failed = {name: faults[workload] for name, workload in each if workload in faults}
         self._default_at = cache(self._made_at)
-        for name in names:
-            if self._at(name, self.levels[name]) is None:
-                self.levels[name] = Level.UNSCHEDULED
-
-    def workload(self, name: str) -> str:
-        """The workload of a kernel."""
-        return self._workloads[name]
+        self.levels = {}
+        for name in self.workloads:
+            level = Level.LOG if name in self._tuned else Level.DEFAULT
+            self.levels[name] = Level.UNSCHEDULED if self._at(name, level) is None else level
 
     def scheduled(self, name: str) -> tvm.tirx.PrimFunc:
         """A kernel at its level."""
@@ -125,35 +131,16 @@ class KernelSchedules:
         return made if (made.attrs or {}).get(IS_SCHEDULED, False) else None
 
 
-def _from_log(
-    workloads: Mapping[str, str], tasks: list[Task], database: ms.database.Database
-) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
-    """The best schedule in the log for each kernel, and the reasons why others do not apply."""
-    used = set(workloads.values())
-    best = {t.info.workload: _best(t, database) for t in tasks if t.info.workload in used}
-    found, failed = {}, {}
-    for name, workload in sorted(workloads.items()):
-        made = best.get(workload)
-        if isinstance(made, Exception):
-            failed[name] = last_line(made)
-        elif made is not None:
-            found[name] = _named(made, name)
-    return found, failed
-
-
 def _named(made: tvm.tirx.PrimFunc, name: str) -> tvm.tirx.PrimFunc:
     """A scheduled kernel under the name that the model has for it."""
     return made.with_attr("global_symbol", name).with_attr(IS_SCHEDULED, True)
 
 
-def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Exception | None:
-    """The schedule of the best record; the fault if it does not apply, None without a record."""
-    try:
-        records = best_trials(database, task.mod, 1)
-        if not records:
-            return None
-        schedule = tvm.s_tir.Schedule(task.mod)
-        records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
-        return schedule.mod["main"]
-    except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
-        return fault
+def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | None:
+    """The schedule of the best record; None without a record."""
+    records = best_trials(database, task.mod, 1)
+    if not records:
+        return None
+    schedule = tvm.s_tir.Schedule(task.mod)
+    records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule.mod["main"]

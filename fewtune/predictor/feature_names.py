@@ -1,15 +1,8 @@
-"""The features of a candidate that a predictor gets, in their order.
-
-Those of the number of cores come last. Samples of a single number of cores teach nothing about
-them, so a predictor of such samples is trained without them. Its file names the features it uses.
-"""
+"""The features of a candidate that a predictor gets, in their order."""
 
 from __future__ import annotations
 
-import numpy as np
-
-# Of one point, on any number of cores.
-OF_POINTS = (
+NAMES = (
     # Of the task.
     "reduction",
     "window",
@@ -71,26 +64,3 @@ OF_POINTS = (
     "cache_data",
     "cache_results",
 )
-# Base-2 logarithms of the number of cores and of the iterations of each; whether some have more.
-OF_CORES = ("cores", "iterations_a_core", "is_uneven")
-NAMES = OF_POINTS + OF_CORES
-_THREADS = OF_POINTS.index("threads")
-
-
-def with_cores(features: np.ndarray, cores: int) -> np.ndarray:
-    """Features, with those of cores added.
-
-    Parameters
-    ----------
-    features : ndarray, (points, `OF_POINTS`)
-    cores : int
-
-    Returns
-    -------
-    features : ndarray, (points, `NAMES`)
-    """
-    iterations = features[:, _THREADS]
-    ones = np.ones(len(features), dtype=features.dtype)
-    uneven = np.round(2.0**iterations) % cores > 0
-    of_cores = [np.log2(cores) * ones, iterations - np.log2(cores), uneven]
-    return np.column_stack([features, *of_cores]).astype(features.dtype)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.predictor.feature_names import OF_POINTS, with_cores
+from fewtune.predictor.feature_names import NAMES
 from fewtune.schedule.space.design_space import (
     AHEAD,
     CATEGORICAL,
@@ -63,7 +63,6 @@ class DecisionFeatures:
         self._name = contraction.name
         self._vector = vector
         self._lanes = contraction.lanes
-        self._cores = contraction.threads
         self._extents = block.extents
         self._reduced = [axis for axis, kind in enumerate(block.kinds) if kind != "S"]
         self._windows = [a for a in self._reduced if block.extents[a] <= LONGEST_WINDOW]
@@ -102,14 +101,14 @@ class DecisionFeatures:
 
     def of(self, points: Sequence[Point]) -> np.ndarray:
         """Features of points, (points, `NAMES`), float32."""
-        found = np.empty((len(points), len(OF_POINTS)), dtype="float32")
+        found = np.empty((len(points), len(NAMES)), dtype="float32")
         found[:, : len(self._constants)] = self._constants
         for program in self._programs:
             places = [i for i, point in enumerate(points) if point.program == program.number]
             if places:
                 decided = self._of_decisions(program, [points[i] for i in places])
                 found[places, len(self._constants) :] = decided
-        return with_cores(found, self._cores)
+        return found
 
     def _of_task(self, streamed: frozenset[int], is_cold: bool) -> list[float]:
         extents = [np.array([extent]) for extent in self._extents]

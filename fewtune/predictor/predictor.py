@@ -18,16 +18,15 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
-from fewtune.predictor.feature_names import NAMES, OF_POINTS
+from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predefined import Predefined
-from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
+from fewtune.predictor.pretrained import Pretrained, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.util.switches import is_on
 
-# Features of decisions. Those before them are constant in a task. Those of cores, behind them, are
-# constant in a run, or follow from others.
-_DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
+# Features of decisions. Those before them are constant in a task.
+_DECISIONS = slice(NAMES.index("elements"), None)
 # Standard deviations of logarithms of speed: the predictor's error that all tasks have in common,
 # its further error for one task, and the error of measurements. They come from replaying full
 # tuning's trials of SqueezeNet and DenseNet 121 on a machine that the predictor does not know. Half
@@ -242,8 +241,7 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     choice : str
         `AUTO`, `NEVER`, `PREDEFINED` (the analytic model), or a path without its ending. `AUTO`
         takes a predictor that comes with the library, for the target's vectors, and trained with
-        as many threads or with several numbers of them: that of the same CPU, else of the same
-        maker, else any.
+        as many threads: that of the same CPU, else of the same maker, else any.
     target : Target
 
     Returns
@@ -294,21 +292,14 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
     # `lanes` is eight on other CPUs too, though their vectors are shorter.
     if not has_feature(target, _KNOWN_VECTORS):
         return []
-    traits = CpuTraits.of(target)
+    traits, name = CpuTraits.of(target), str(target.attrs.get("mcpu", ""))
     conditions = {path: read_conditions(path) for path in shipped()}
-    name = str(target.attrs.get("mcpu", ""))
-
-    def knows_threads(path: Path) -> bool:
-        return traits.threads in thread_counts(conditions[path])
-
     fitting = [
         path
-        for path in conditions
-        if conditions[path]["lanes"] == traits.lanes("float32")
-        # A predictor trained on several numbers of threads can extrapolate to another one.
-        and (knows_threads(path) or len(thread_counts(conditions[path])) > 1)
+        for path, known in conditions.items()
+        if (known["lanes"], known["threads"]) == (traits.lanes("float32"), traits.threads)
     ]
-    return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, conditions[p])))
+    return sorted(fitting, key=lambda path: -_kinship(name, conditions[path]))
 
 
 def is_trained_on(pretrained: Rating, target: tvm.target.Target) -> bool:
@@ -318,13 +309,11 @@ def is_trained_on(pretrained: Rating, target: tvm.target.Target) -> bool:
 
 def extrapolated(pretrained: Rating, target: tvm.target.Target) -> str:
     """A warning if a predictor was not trained on the target's number of threads; else empty."""
-    known = pretrained.conditions
-    threads = CpuTraits.of(target).threads
-    if isinstance(pretrained, Predefined) or threads in thread_counts(known):
+    known, threads = pretrained.conditions.get("threads"), CpuTraits.of(target).threads
+    if known in (None, threads):
         return ""
-    counts = " and ".join(map(str, thread_counts(known)))
     return (
-        f"the predictor learnt from runs of {counts} thread{'s' * (counts != '1')}: for {threads} "
+        f"the predictor learnt from runs of {known} thread{'s' * (known != 1)}: for {threads} "
         f"its ratings are extrapolated, and nobody measured what they are worth"
     )
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import digest, files_of, shipped
-from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
+from fewtune.predictor.feature_names import NAMES
 from fewtune.process.apart import Job, at, run_apart
 from fewtune.util.files import canonical_json, write_bytes, write_text
 
@@ -92,9 +92,9 @@ class Pretrained:
     ----------
     booster : xgboost.Booster
     conditions : dict
-        What it was trained on. ``lanes`` are the elements of the machine's vectors. ``threads`` is
-        the number of threads, the largest of ``thread_counts`` if there were several. ``features``
-        names the features that it uses, all of `NAMES` unless given.
+        What it was trained on. ``lanes`` are the elements of the machine's vectors, ``threads`` is
+        the number of threads. ``features`` names the features that it uses, all of `NAMES` unless
+        given.
     """
 
     def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
@@ -117,26 +117,21 @@ class Pretrained:
         samples : sequence of TaskSamples
             One for each task: speeds are relative to its best.
         conditions : dict
-            Kept with the trees; needs ``lanes`` and ``threads``, and ``thread_counts`` if samples
-            are of several.
+            Kept with the trees; needs ``lanes`` and ``threads``.
         """
         xgboost = xgboost_alone()
         labels = np.concatenate([log_speeds(each.times_s) for each in samples])
-        # Samples of one number of cores teach nothing about others.
-        names = list(NAMES if len(thread_counts(conditions)) > 1 else OF_POINTS)
-        places = [NAMES.index(name) for name in names]
-        features = np.concatenate([each.features[:, places] for each in samples])
         matrix = xgboost.QuantileDMatrix(
-            features,
+            np.concatenate([each.features for each in samples]),
             label=labels,
             weight=np.exp(_KEENNESS * labels),
             max_bin=_PARAMETERS["max_bin"],
             nthread=1,
-            feature_names=names,
+            feature_names=list(NAMES),
         )
         booster = xgboost.train(_PARAMETERS, matrix, num_boost_round=_ROUNDS)
         booster.feature_names = None
-        return Pretrained(booster, {**conditions, "features": names, "trials": len(labels)})
+        return Pretrained(booster, {**conditions, "features": list(NAMES), "trials": len(labels)})
 
     def write(self, path: Path) -> None:
         """Write trees and conditions, each whole or not at all.
@@ -215,16 +210,9 @@ def read_conditions(path: Path) -> dict[str, Any]:
     known = conditions.get("features") if isinstance(conditions, dict) else None
     if not isinstance(known, list) or not known or not all(each in NAMES for each in known):
         raise InputError(f"the pretrained predictor {path} is of other features: {_AGAIN}")
-    counts = [conditions.get(key) for key in ("lanes", "threads")]
-    several = conditions.get("thread_counts", [1])
-    if not isinstance(several, list) or not all(type(n) is int for n in (*counts, *several)):
+    if not all(type(conditions.get(key)) is int for key in ("lanes", "threads")):
         raise _damaged(path)
     return dict(conditions)
-
-
-def thread_counts(conditions: dict[str, Any]) -> list[int]:
-    """The numbers of threads that a predictor was trained on, in order."""
-    return sorted(conditions.get("thread_counts") or [conditions["threads"]])
 
 
 def _unreadable(path: Path, fault: Exception) -> InputError:
@@ -244,7 +232,7 @@ def log_speeds(times_s: np.ndarray) -> np.ndarray:
 
 
 # Conditions that samples of two files must share to be used together.
-_ALIKE = ("device", "lanes", "tvm")
+_ALIKE = ("device", "lanes", "tvm", "threads", "target")
 
 
 def write_samples(path: Path, sampled: Sequence[TaskSamples], conditions: dict[str, Any]) -> None:
@@ -283,18 +271,16 @@ def read_samples(path: Path) -> tuple[list[TaskSamples], dict[str, Any]]:
             conditions = json.loads(str(stored["conditions"]))
             shapes, counts = stored["shapes"].tolist(), stored["counts"].tolist()
             features, times_s = stored["features"], stored["times_s"]
-        known = conditions.get("features")
+        known = list(conditions["features"])
     except Exception as fault:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
         raise InputError(f"cannot read the samples {path}: {fault}") from None
-    if known not in (list(NAMES), list(OF_POINTS)):
+    # Files of an earlier version have further features behind these.
+    if known[: len(NAMES)] != list(NAMES):
         raise InputError(f"the samples {path} are of other features: practise again")
     if not counts or {len(features), len(times_s)} != {sum(counts)} or len(shapes) != len(counts):
         raise InputError(f"the samples {path} are damaged")
-    if known == list(OF_POINTS):
-        # Files from before the feature of threads hold samples of one number of threads.
-        features = with_cores(features, conditions["threads"])
     ends = np.cumsum(counts)[:-1]
-    of_tasks = np.split(features, ends), np.split(times_s, ends), shapes
+    of_tasks = np.split(features[:, : len(NAMES)], ends), np.split(times_s, ends), shapes
     return [TaskSamples(*each) for each in zip(*of_tasks, strict=True)], conditions
 
 
@@ -304,14 +290,11 @@ def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]
     Raises
     ------
     InputError
-        If the machine or TVM's version differ. Numbers of threads may.
+        If the machine, the number of threads or TVM's version differ.
     """
-    compared = {key: (conditions.get(key), wanted.get(key)) for key in _ALIKE}
-    # The target counts without its number of threads.
-    targets = ({**each.get("target", {}), "num-cores": None} for each in (conditions, wanted))
-    for key, (found, other) in {**compared, "target": tuple(targets)}.items():
-        if found != other:
+    for key in _ALIKE:
+        if conditions.get(key) != wanted.get(key):
             raise InputError(
-                f"the samples {path} have {key} {found}, the others {other}: train one predictor "
-                "of each"
+                f"the samples {path} have {key} {conditions.get(key)}, the others "
+                f"{wanted.get(key)}: train one predictor of each"
             )

@@ -11,18 +11,16 @@ in the decisions: a few hundred steps teach no more.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
-from fewtune.options import TuneOptions
 from fewtune.research.adaptive import AdaptiveSampling, embedded
-from fewtune.schedule.space.design_space import CATEGORICAL, TILE, Choice, Decision, Point, Program
-from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.design_space import Point, Program
 from fewtune.schedule.tiling import divisors
 from fewtune.search.scorer import Proposal
-from fewtune.search.strategy import Knowledge
 
 _RATE = 1.0
 _DISCOUNT, _TRACE = 0.9, 0.95
@@ -31,16 +29,9 @@ _EPOCHS = 6
 # Weight of the entropy bonus, which keeps the policy exploring.
 _ENTROPY = 0.01
 _IMPOSSIBLE = -1e9
-
-
-class World(Protocol):
-    """The environment of an agent; it keeps the walkers' positions."""
-
-    def observe(self) -> tuple[np.ndarray, np.ndarray]:
-        """States, (walkers, width), and which actions are possible, (walkers, actions) bool."""
-
-    def step(self, actions: np.ndarray) -> np.ndarray:
-        """Take one action for each walker; return the new scores, (walkers,)."""
+_WALKERS, _STEPS = 16, 6
+# Of a decision: the logarithm of a factor.
+_SIZE = 4.0
 
 
 class Agent:
@@ -62,29 +53,20 @@ class Agent:
         found: np.ndarray = softmax(np.where(possible, states @ self._policy, _IMPOSSIBLE), axis=1)
         return found
 
-    def episode(self, world: World, scores: np.ndarray, steps: int) -> np.ndarray:
-        """Walk so many steps and learn from them; return the last scores, (walkers,).
-
-        Parameters
-        ----------
-        world : World
-        scores : ndarray, (walkers,)
-            Of the walkers' positions.
-        steps : int
-        """
-        walked = []
-        for _ in range(steps):
-            states, possible = world.observe()
+    def walk(self, paths: _Paths) -> None:
+        """Let walkers take some steps, and learn from them."""
+        walked, scores = [], paths.scores
+        for _ in range(_STEPS):
+            states, possible = paths.observe()
             chances = self.chances(states, possible)
             actions = np.array(
                 [int(self._random.choice(len(row), p=row)) for row in chances], dtype=int
             )
-            reached = world.step(actions)
+            reached = paths.step(actions)
             rows = np.arange(len(actions))
             walked.append((states, possible, actions, chances[rows, actions], reached - scores))
             scores = reached
-        self._learn([np.stack(each) for each in zip(*walked, strict=True)], world.observe()[0])
-        return scores
+        self._learn([np.stack(each) for each in zip(*walked, strict=True)], paths.observe()[0])
 
     def _learn(self, walked: list[np.ndarray], last: np.ndarray) -> None:
         """Learn from states, possible and taken actions, their chances and rewards, by step."""
@@ -114,11 +96,6 @@ class Agent:
         self._values = np.linalg.lstsq(states, returns, rcond=None)[0]
 
 
-_WALKERS, _STEPS = 16, 6
-# Of a decision: the logarithm of a factor.
-_SIZE = 4.0
-
-
 class _Action(NamedTuple):
     """A change of one choice: of a tile from and to a level, of a category by -1 or 1."""
 
@@ -130,11 +107,9 @@ class _Action(NamedTuple):
 class Chameleon(AdaptiveSampling):
     """An agent for each program, kept from batch to batch."""
 
-    def __init__(
-        self, space: SearchSpace, knowledge: Knowledge, options: TuneOptions, seed: int
-    ) -> None:
-        super().__init__(space, knowledge, options, seed)
-        self._agents: dict[int, Agent] = {}
+    @cached_property
+    def _agents(self) -> dict[int, Agent]:
+        return {}
 
     def propose(self, count: int) -> list[Proposal]:
         if not self.judge.trained:
@@ -154,8 +129,6 @@ class Chameleon(AdaptiveSampling):
         visited: dict[Point, Proposal] = {}
         for program in self.space.programs:
             points = [point for point in starts if point.program == program.number]
-            if not points:
-                continue
             paths = _Paths(self, program, points)
             if not paths.walkers or not paths.actions:
                 continue
@@ -163,7 +136,7 @@ class Chameleon(AdaptiveSampling):
                 seed = int(self.random.integers(2**31))
                 width = paths.observe()[0].shape[1]
                 self._agents[program.number] = Agent(width, len(paths.actions) + 1, seed)
-            self._agents[program.number].episode(paths, paths.scores, _STEPS)
+            self._agents[program.number].walk(paths)
             visited.update(paths.visited)
         return list(visited.values())
 
@@ -208,35 +181,25 @@ class _Paths:
 def _actions(program: Program) -> list[_Action]:
     found = []
     for place, choice in enumerate(program.choices):
-        if choice.kind == TILE and isinstance(choice.default, tuple) and len(choice.ways) > 1:
-            levels = range(len(choice.default))
+        if len(choice.ways) > 1:
+            levels = range(len(choice.default) if isinstance(choice.default, tuple) else 2)
             found += [_Action(place, a, b) for a in levels for b in levels if a != b]
-        elif choice.kind == CATEGORICAL and len(choice.values) > 1:
-            found += [_Action(place, 0, 1), _Action(place, 1, 0)]
     return found
 
 
 def _moved(program: Program, point: Point, action: _Action) -> Point | None:
     """The point after an action; None if the action is impossible."""
-    choice, now = program.choices[action.place], point.decisions[action.place]
-    decision = _changed(choice, now, action)
-    if decision is None:
-        return None
-    decisions = list(point.decisions)
-    decisions[action.place] = decision
-    return Point(point.program, tuple(decisions))
-
-
-def _changed(choice: Choice, now: Decision | None, action: _Action) -> Decision | None:
+    decisions, (place, source, sink) = list(point.decisions), action
+    choice, now = program.choices[place], decisions[place]
     if isinstance(now, tuple):
-        factors = divisors(now[action.source])[1:]
+        factors = divisors(now[source])[1:]
         if not factors:
             return None
         tile = list(now)
-        tile[action.source] //= factors[0]
-        tile[action.sink] *= factors[0]
-        return tuple(tile) if tile[-1] <= choice.innermost else None
-    if now is None:
-        return None
-    following = now + action.sink - action.source
-    return following if 0 <= following < len(choice.values) else None
+        tile[source] //= factors[0]
+        tile[sink] *= factors[0]
+        decisions[place], fits = tuple(tile), tile[-1] <= choice.innermost
+    else:
+        following = (now or 0) + sink - source
+        decisions[place], fits = following, 0 <= following < len(choice.values)
+    return Point(point.program, tuple(decisions)) if fits else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import chain, repeat
 from math import gcd, prod
 
-from fewtune.research.tile_rl import ways_of
 from fewtune.schedule.space.design_space import LOCATION, Choice, Decision, Point, Program
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
@@ -74,4 +73,4 @@ def _stride(size: int) -> int:
 
 def _ways(choice: Choice) -> tuple[Decision | None, ...]:
     """The decisions of a choice; a location is drawn with the schedule."""
-    return ways_of(choice) or (None if choice.kind == LOCATION else choice.default,)
+    return choice.ways or (None if choice.kind == LOCATION else choice.default,)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from fewtune.runtime.tvm import tvm
-from fewtune.task.access import NotAffineError, Walk, evaluate, nodes_of, shape_of, walks
+from fewtune.task.access import NotAffineError, Walk, bytes_of, evaluate, nodes_of, walks
 from fewtune.task.weight_layout import free_places
 
 ScheduleError = tvm.s_tir.ScheduleError
@@ -100,7 +100,7 @@ def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
         [walks(region, variables, extents) for region in statement.reads],
         [walks(region, variables, extents) for region in statement.writes],
         str(statement.writes[0].source.dtype),
-        [_bytes(each) if any(map(each.same_as, weights)) else 0 for each in sources],
+        [bytes_of(each) if any(map(each.same_as, weights)) else 0 for each in sources],
     )
 
 
@@ -109,10 +109,6 @@ def _weights(sch: tvm.s_tir.Schedule) -> list[Any]:
     functions = {variable.name_hint: each for variable, each in sch.mod.functions_items()}
     function = functions.get("main")
     return [] if function is None else [function.params[each] for each in free_places(function)]
-
-
-def _bytes(tensor: Any) -> int:
-    return prod(shape_of(tensor)) * tvm.DataType(str(tensor.dtype)).bits // 8
 
 
 def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
@@ -201,7 +197,7 @@ def estimated_us(sch: tvm.s_tir.Schedule, block: Block) -> float:
     size = 0
     for region in [*statement.reads, *statement.writes]:
         try:
-            size += _bytes(region.source)
+            size += bytes_of(region.source)
         except NotAffineError:
             continue
     operations = prod(block.extents)

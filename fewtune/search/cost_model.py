@@ -121,24 +121,6 @@ def _pack(features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(features, axis=0), owners
 
 
-def _trained(features: Sequence[np.ndarray], labels: np.ndarray) -> xgboost.Booster:
-    """Trees whose sum over a candidate's stores is near its label."""
-    xgboost = xgboost_alone()
-    rows, owners = _pack(features)
-    target = labels[owners]
-    matrix = xgboost.QuantileDMatrix(rows, max_bin=_BINS, nthread=THREADS, label=target)
-    # Fast candidates matter most; a failed one still has to pull its score down.
-    weight = np.maximum(target, 0.05)
-
-    def squared_error(prediction: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
-        summed = np.bincount(owners, weights=prediction, minlength=len(labels))
-        return (summed[owners] - target) * weight, weight
-
-    return xgboost.train(
-        _PARAMETERS, matrix, num_boost_round=_ROUNDS, obj=squared_error, verbose_eval=False
-    )
-
-
 @tvm.ir.utils.derived_object
 class BoostedTrees(ms.cost_model.PyCostModel, LearntModel):
     """The cost model as MetaSchedule's search calls it; one for all tasks of a run."""
@@ -159,9 +141,22 @@ class BoostedTrees(ms.cost_model.PyCostModel, LearntModel):
         return self.score(self.features(context, candidates))
 
     def fit(self) -> None:
-        everything = [rows for known, _ in self.groups.values() for rows in known]
+        """Train trees whose sum over a candidate's stores is near its label."""
+        xgboost = xgboost_alone()
+        rows, owners = _pack([each for known, _ in self.groups.values() for each in known])
         labels = np.concatenate([_labels(times_s) for _, times_s in self.groups.values()])
-        self._booster = _trained(everything, labels)
+        target = labels[owners]
+        matrix = xgboost.QuantileDMatrix(rows, max_bin=_BINS, nthread=THREADS, label=target)
+        # Fast candidates matter most; a failed one still has to pull its score down.
+        weight = np.maximum(target, 0.05)
+
+        def squared_error(prediction: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
+            summed = np.bincount(owners, weights=prediction, minlength=len(labels))
+            return (summed[owners] - target) * weight, weight
+
+        self._booster = xgboost.train(
+            _PARAMETERS, matrix, num_boost_round=_ROUNDS, obj=squared_error, verbose_eval=False
+        )
 
     def rated(self, features: Sequence[np.ndarray]) -> np.ndarray:
         empty = np.zeros((1, 164), dtype="float32")

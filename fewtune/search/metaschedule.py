@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from fewtune.runtime.tvm import ms
 from fewtune.search.cost_model import THREADS
 from fewtune.search.scorer import Proposal
@@ -29,12 +27,9 @@ class NativeSearch(Explorer):
 
     def propose(self, count: int) -> list[Proposal]:
         context = self._started()
-        proposals = []
-        for candidate in context.generate_measure_candidates() or []:
-            point = self.space.read(candidate.sch.trace)
-            if point is not None:
-                proposals.append(Proposal(candidate.sch, point))
-        return proposals[:count]
+        schedules = [each.sch for each in context.generate_measure_candidates() or []]
+        points = [self.space.read(schedule.trace) for schedule in schedules]
+        return [Proposal(s, p) for s, p in zip(schedules, points, strict=True) if p][:count]
 
     def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
         super().learn(proposals, times_s)
@@ -86,9 +81,6 @@ class NativeSearch(Explorer):
         return self._context
 
     def _commit(self, trace: object, time_s: float) -> None:
-        if not np.isfinite(time_s):
-            return
-        record = ms.database.TuningRecord(
-            trace, self._workload, [time_s], self.space.target, self.space.arguments
-        )
-        self._database.commit_tuning_record(record)
+        if math.isfinite(time_s):
+            given = trace, self._workload, [time_s], self.space.target, self.space.arguments
+            self._database.commit_tuning_record(ms.database.TuningRecord(*given))

@@ -21,8 +21,6 @@ from fewtune.search.scorer import Guide, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
-# In addition, so many points that a GPU cannot hold: drawing one is cheap, applying it is not.
-_MOST_REFUSED = 24
 
 
 @dataclass
@@ -172,19 +170,14 @@ class Explorer:
         """Make ``count`` distinct schedules that were not measured yet, from drawn points."""
         found: dict[Point, Proposal] = {}
         taken = set() if taken is None else taken
-        left, refused = _MOST_DRAWS * count, _MOST_REFUSED * count
+        left = _MOST_DRAWS * count
         while left > 0 and len(found) < count:
             # As many points as are missing are drawn together, and made in parallel.
             drawn: dict[Point, int] = {}
             while left > 0 and len(drawn) < count - len(found):
                 point = draw()
-                if refused > 0 and not self.space.can_hold(point):
-                    # Refused before it is applied: a postprocessor would do so afterwards.
-                    refused -= 1
-                    continue
                 left -= 1
-                used = point in self.rejected or point in self.times_s or point in taken
-                if not used and point not in drawn:
+                if self.unknown([point]) and point not in taken and point not in drawn:
                     drawn[point] = int(self.random.integers(1, 2**30))
             made_all = self.space.make_all(list(drawn), list(drawn.values()))
             for point, made in zip(drawn, made_all, strict=True):

@@ -17,7 +17,6 @@ from fewtune.predictor.pretrained import (
     TaskSamples,
     read_samples,
     require_alike,
-    thread_counts,
     write_samples,
 )
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -122,12 +121,10 @@ def train(
     conditions = dict(stored[0][2]) if stored else {}
     if fingerprint is not None:
         conditions |= _conditions(fingerprint)
-    counts = {conditions["threads"]} if conditions else set()
     taught: list[str] = []
     learnt: list[TaskSamples] = []
     for path, earlier, own in stored:
         require_alike(path, own, conditions)
-        counts |= set(thread_counts(own))
         taught += own.get("models", [])
         learnt += earlier
     if fingerprint is not None:
@@ -136,9 +133,6 @@ def train(
     if not learnt:
         raise InputError("there is nothing to learn from: name models tuned in full, or --samples")
     conditions |= {"models": [*taught, *models], "tasks": len(learnt)}
-    if len(counts) > 1:
-        conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}
-        conditions["target"] = {**conditions["target"], "num-cores": max(counts)}
     if kept is not None:
         write_samples(kept, learnt, conditions)
     return Pretrained.train(learnt, conditions)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,12 @@ def shape_of(tensor: Any) -> list[int]:
     NotAffineError
         If one is not constant.
     """
-    extents = [evaluate(extent, {}) for extent in tensor.shape]
-    return [int(extent) for extent in extents]
+    return [int(evaluate(extent, {})) for extent in tensor.shape]
+
+
+def bytes_of(tensor: Any) -> int:
+    """The size of a tensor; raises as `shape_of`."""
+    return prod(shape_of(tensor)) * -(-tvm_ffi.dtype(str(tensor.dtype)).bits // 8)
 
 
 def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -11,20 +10,14 @@ from functools import cached_property
 from fewtune.artifacts import BYTES_AN_INSTRUCTION, cost_flops
 from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import relax, tvm
+from fewtune.task.access import bytes_of, shape_of
 
+# Blocks of Winograd's transforms, and of the products between them.
 INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
-
-
 OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
-
-
 PRODUCTS = "winograd_matmul"
-
-
 # The axis of the data between them that both transforms split among threads.
 TILES = 1
-
-
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
 # over 30 GB/s). Only ratios between tasks of one model depend on it, and little.
 _FLOPS_PER_BYTE = 8.0
@@ -50,6 +43,7 @@ _FAMILIES = (
 )
 # Blocks that TOPI writes before every transposed convolution.
 _TRANSPOSED_CONVOLUTION = frozenset({"data_dilate", "kernel_transform"})
+_REDUCED = tvm.tirx.IterVar.CommReduce
 
 
 def cost_bytes(flops: float, size: float, calls: int = 1) -> float:
@@ -78,17 +72,20 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class _BlockCost:
-    name: str
+    """A block: its iterations, of all axes and of reduced ones, and its operations."""
+
+    block: tvm.s_tir.SBlock
     points: int
     reduction: int
-    block: tvm.s_tir.SBlock
+
+    @property
+    def name(self) -> str:
+        return str(self.block.name_hint)
 
     @property
     def flops(self) -> float:
         """A reduction multiplies and adds at each point; any other block counts one operation."""
-        if self.byte_flops:
-            return self.byte_flops
-        return float(self.points * (2 if self.reduction > 1 else 1))
+        return self.byte_flops or float(self.points * (2 if self.reduction > 1 else 1))
 
     @cached_property
     def byte_flops(self) -> float:
@@ -115,13 +112,7 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
         FLOPs count a multiplication and an addition as two, those of whole numbers as well, and
         of other blocks one a point.
     """
-    function = module["main"]
-    shapes = [[int(extent) for extent in argument.shape] for argument in function.params]
-    dtypes = [str(argument.dtype) for argument in function.params]
-    size = sum(
-        math.prod(shape) * _bytes_of(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)
-    )
-    blocks = _blocks(module)
+    buffers, blocks = module["main"].params, _blocks(module)
     anchor = max(blocks, key=lambda b: (b.reduction > 1, b.points), default=None)
     operator = _family(_name_by_blocks(blocks, anchor) if name is None else name)
     return KernelCost(
@@ -129,9 +120,9 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
         operator=_variant(operator, anchor.block) if anchor else operator,
         flops=sum(block.flops for block in blocks),
         byte_flops=sum(block.byte_flops for block in blocks),
-        bytes=size,
-        shapes=shapes,
-        dtype=dtypes[0] if dtypes else "float32",
+        bytes=sum(map(bytes_of, buffers)),
+        shapes=[shape_of(buffer) for buffer in buffers],
+        dtype=str(buffers[0].dtype) if buffers else "float32",
     )
 
 
@@ -154,9 +145,7 @@ def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:
     if anchor is None:
         return ""
     if {block.name for block in blocks} >= _TRANSPOSED_CONVOLUTION:
-        spatial = [
-            it for it in anchor.block.iter_vars if it.iter_type != tvm.tirx.IterVar.CommReduce
-        ]
+        spatial = [it for it in anchor.block.iter_vars if it.iter_type != _REDUCED]
         # All output axes but those of the batch and the channels.
         return f"conv{len(spatial) - 2}d_transpose"
     return anchor.name
@@ -181,12 +170,9 @@ def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
     if len(operands) < 2:
         return family
     moving = [variable for variable in block.iter_vars if _constant(variable.dom.extent) > 1]
-    summed = {it.var for it in moving if it.iter_type == tvm.tirx.IterVar.CommReduce}
-    common = {
-        it.var
-        for it in moving
-        if it.var not in summed and all(any(it.var in axis for axis in axes) for axes in operands)
-    }
+    summed = {it.var for it in moving if it.iter_type == _REDUCED}
+    kept = {it.var for it in moving} - summed
+    common = {var for var in kept if all(any(var in axis for axis in each) for each in operands)}
     if not common:
         return family
     if family == "dense":
@@ -208,9 +194,8 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
         for variable in block.iter_vars:
             extent = _constant(variable.dom.extent)
             points *= extent
-            if variable.iter_type == tvm.tirx.IterVar.CommReduce:
-                reduction *= extent
-        found.append(_BlockCost(block.name_hint, points, reduction, block))
+            reduction *= extent if variable.iter_type == _REDUCED else 1
+        found.append(_BlockCost(block, points, reduction))
     return found
 
 
@@ -220,15 +205,9 @@ def _constant(extent: object) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _bytes_of(dtype: str) -> int:
-    digits = re.search(r"\d+", dtype)
-    return max(1, int(digits.group()) // 8) if digits else 1
-
-
 def kernel_calls(lowered: tvm.IRModule, *functions: str) -> list[tuple[str, list[relax.Expr]]]:
     """The kernels that these functions call, or all, with the arguments, in no stated order."""
-    calls = _calls(lowered, *functions)
-    return [(call.args[0].name_hint, _arguments(call)) for call in calls]
+    return [(call.args[0].name_hint, _arguments(call)) for call in _calls(lowered, *functions)]
 
 
 def call_counts(lowered: tvm.IRModule) -> Counter[str]:

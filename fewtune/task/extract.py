@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from fewtune.artifacts import MAIN, TaskInfo, TaskTable, text_sha256, unchanged_
 from fewtune.errors import InputError
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
-from fewtune.task.analysis import KernelCost, analyse, calls_by_function
+from fewtune.task.analysis import analyse, calls_by_function
 from fewtune.util.files import canonical_json, write_text
 
 MODULES = "modules.json"
@@ -81,44 +81,32 @@ def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
         Named after the first kernel of equal structure; ordered by estimated share, then name.
     """
     calls = calls_by_function(lowered)
-    weights: dict[str, Counter[str]] = {function: Counter() for function in calls}
+    called: dict[str, Counter[str]] = defaultdict(Counter)
     first: dict[str, tuple[str, tvm.IRModule]] = {}
     for symbol, function in lowered.functions_items():
-        if not isinstance(function, tvm.tirx.PrimFunc):
-            continue
-        if function.attrs and function.attrs.get(IS_SCHEDULED, False):
+        if not isinstance(function, tvm.tirx.PrimFunc) or (function.attrs or {}).get(IS_SCHEDULED):
             continue
         module = task_module(function)
         digest = workload_hash(module)
-        for function_name, counts in calls.items():
-            weights[function_name][digest] += counts[symbol.name_hint]
+        called[digest].update({shape: counts[symbol.name_hint] for shape, counts in calls.items()})
         first.setdefault(digest, (symbol.name_hint, module))
-    costs: dict[str, KernelCost] = {
-        digest: analyse(name, module) for digest, (name, module) in first.items()
-    }
+    costs = {digest: analyse(name, module) for digest, (name, module) in first.items()}
     wholes = {
-        function: sum(cost.weight_of_one_call * counts[digest] for digest, cost in costs.items())
-        for function, counts in weights.items()
+        shape: sum(cost.weight_of_one_call * called[each][shape] for each, cost in costs.items())
+        for shape in calls
     }
     tasks = []
     for digest, (name, module) in first.items():
-        cost = costs[digest]
-        called = {function: counts[digest] for function, counts in weights.items()}
+        cost, counts = costs[digest], called[digest]
         # A kernel of a small shape is as dear to that shape as another to the largest.
-        by_shape = {f: cost.weight_of_one_call * called[f] / wholes[f] for f in called}
+        by_shape = {f: cost.weight_of_one_call * counts[f] / wholes[f] for f in calls}
         info = TaskInfo(
             name=name,
             workload=digest,
-            weight=called[MAIN],
-            anchor=cost.anchor,
-            operator=cost.operator,
-            shapes=cost.shapes,
-            dtype=cost.dtype,
-            flops=cost.flops,
-            byte_flops=cost.byte_flops,
-            bytes=cost.bytes,
-            share=by_shape[MAIN] if called[MAIN] else max(by_shape.values()),
-            calls={f: count for f, count in called.items() if count} if len(called) > 1 else {},
+            weight=counts[MAIN],
+            share=by_shape[MAIN] if counts[MAIN] else max(by_shape.values()),
+            calls={f: count for f, count in counts.items() if count} if len(calls) > 1 else {},
+            **vars(cost),
         )
         tasks.append(Task(info, module))
     return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))

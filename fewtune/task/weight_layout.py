@@ -13,9 +13,9 @@ to them (`lay_out`). If the block loses weights, the schedule is wrong whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -26,8 +26,6 @@ from fewtune.task.analysis import kernel_calls, model_functions
 from fewtune.tvm_compat.values import is_constant, known_array
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
-# Elements at which an axis-by-axis map is compared with the whole one.
-_SAMPLED = 64
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
 _REDUCTION = tvm.tirx.IterVar.CommReduce
@@ -35,13 +33,6 @@ _REDUCTION = tvm.tirx.IterVar.CommReduce
 
 class LayoutError(Exception):
     """A layout map loses weights, or is not supported; the message says which."""
-
-
-class _Digit(NamedTuple):
-    """A digit of an axis in a mixed radix, and its stride in the new layout."""
-
-    radix: int
-    stride: int
 
 
 def free_places(function: tvm.tirx.PrimFunc) -> list[int]:
@@ -245,37 +236,33 @@ def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
 
     `LayoutError` if two weights have the same address, or the block does something else than copy.
     """
-    store = block.body
-    variables = [axis.var for axis in block.iter_vars]
-    extents = [int(axis.dom.extent) for axis in block.iter_vars]
-    if not _is_copy(getattr(store, "value", None), variables, extents):
+    store, axes = block.body, list(block.iter_vars)
+    extents = [int(axis.dom.extent) for axis in axes]
+    if not _is_copy(getattr(store, "value", None), [axis.var for axis in axes], extents):
         raise LayoutError("the layout of its weights is no mere copy")
-
-    def address(values: Sequence[Any]) -> Any:
-        """The flat address of elements in the new layout."""
-        given = dict(zip(variables, values, strict=True))
-        flat: Any = 0
-        for index, size in zip(store.indices, shape, strict=True):
-            flat = flat * size + evaluate(index, given)
-        return flat
-
+    grid = np.meshgrid(*map(np.arange, extents), indexing="ij", sparse=True)
+    elements = dict(zip((axis.var for axis in axes), grid, strict=True))
+    # Parts of the addresses by their shapes: only the last sums are as large as the weights.
+    parts: dict[tuple[int, ...], Any] = {}
     try:
-        shape = shape_of(store.buffer)
+        shape, stride = shape_of(store.buffer), 1
         if prod(shape) != weights.size:
             raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
-        # Addresses along each axis, with all other indices at zero.
-        tables = []
-        for axis, extent in enumerate(extents):
-            along = address([np.arange(extent) if n == axis else 0 for n in range(len(extents))])
-            tables.append(np.broadcast_to(along, (extent,)))
-        digits = [_digits(table) for table in tables]
-        if all(each is not None for each in digits) and _adds_up(address, tables):
-            _transpose(weights, digits, into)  # type: ignore[arg-type]
-        else:
-            grid = np.meshgrid(*map(np.arange, extents), indexing="ij", sparse=True)
-            _scatter(weights, np.broadcast_to(address(grid), extents), into)
+        for index, size in reversed([*zip(store.indices, shape, strict=True)]):
+            part = np.asarray(evaluate(index, elements)) * stride
+            parts[part.shape] = parts.get(part.shape, 0) + part
+            stride *= size
     except NotAffineError as fault:
         raise LayoutError(f"the layout of its weights is not known: {fault}") from None
+    addresses = sum(sorted(parts.values(), key=np.size))
+    places = np.broadcast_to(addresses, extents).reshape(-1)
+    if places.min() < 0 or places.max() >= weights.size:
+        raise LayoutError("its layout puts weights outside of their buffer")
+    is_taken = np.zeros(weights.size, dtype=bool)
+    is_taken[places] = True
+    if not is_taken.all():
+        raise LayoutError("its layout puts several weights in one place")
+    into.reshape(-1)[places] = weights.reshape(-1)
 
 
 def _is_copy(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:
@@ -286,56 +273,3 @@ def _is_copy(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> boo
         index.same_as(variable) or (extent == 1 and type(index).__name__ == "IntImm")
         for index, variable, extent in zip(load.indices, variables, extents, strict=True)
     )
-
-
-def _adds_up(address: Callable[[Sequence[Any]], Any], tables: Sequence[np.ndarray]) -> bool:
-    """Whether an address is the sum of its axes' addresses; some random elements are tried."""
-    random = np.random.default_rng(0)
-    values = [random.integers(0, len(table), _SAMPLED) for table in tables]
-    for value, table in zip(values, tables, strict=True):
-        value[0], value[-1] = 0, len(table) - 1
-    added = np.sum([table[value] for value, table in zip(values, tables, strict=True)], axis=0)
-    return bool(np.array_equal(np.broadcast_to(address(values), added.shape), added))
-
-
-def _digits(table: np.ndarray) -> list[_Digit] | None:
-    """The digits of an axis, most significant first; None if there are no such digits."""
-    extent, unit, found = len(table), 1, []
-    while unit < extent:
-        stride, rest = int(table[unit]), extent // unit
-        steps = table[::unit]
-        broken = np.flatnonzero(steps != stride * np.arange(len(steps)))
-        radix = int(broken[0]) if len(broken) else rest
-        while radix > 1 and rest % radix:
-            radix -= 1
-        if radix < 2 or rest * unit != extent:
-            return None
-        found.append(_Digit(radix, stride))
-        unit *= radix
-    places, unit = np.zeros(extent, dtype=np.int64), 1
-    for digit in found:
-        places += np.arange(extent) // unit % digit.radix * digit.stride
-        unit *= digit.radix
-    return found[::-1] if np.array_equal(places, table) else None
-
-
-def _transpose(weights: np.ndarray, digits: Sequence[Sequence[_Digit]], into: np.ndarray) -> None:
-    flat = [digit for axis in digits for digit in axis]
-    order = sorted(range(len(flat)), key=lambda place: -flat[place].stride)
-    packed = 1
-    for place in reversed(order):
-        if flat[place].stride != packed:
-            raise LayoutError("its layout puts several weights in one place")
-        packed *= flat[place].radix
-    split = weights.reshape([digit.radix for digit in flat])
-    np.copyto(into.reshape([flat[place].radix for place in order]), split.transpose(order))
-
-
-def _scatter(weights: np.ndarray, places: np.ndarray, into: np.ndarray) -> None:
-    if places.min() < 0 or places.max() >= weights.size:
-        raise LayoutError("its layout puts weights outside of their buffer")
-    is_taken = np.zeros(weights.size, dtype=bool)
-    is_taken[places.reshape(-1)] = True
-    if not is_taken.all():
-        raise LayoutError("its layout puts several weights in one place")
-    into.reshape(-1)[places.reshape(-1)] = weights.reshape(-1)

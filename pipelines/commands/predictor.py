@@ -17,7 +17,7 @@ from fewtune.errors import InputError
 from fewtune.pipelines.checkout.project import root_if_any
 from fewtune.pipelines.commands.show import show_json, tell
 from fewtune.predictor import files_of, shipped
-from fewtune.predictor.pretrained import read_conditions, thread_counts
+from fewtune.predictor.pretrained import read_conditions
 from fewtune.stages.paths import Places
 from fewtune.util.table import MISSING, Table
 
@@ -60,7 +60,7 @@ def predictor_table(paths: Sequence[Path]) -> Table:
                 str(conditions.get("device", MISSING)),
                 str(conditions.get("target", {}).get("mcpu", MISSING)),
                 str(conditions["lanes"]),
-                ", ".join(map(str, thread_counts(conditions))),
+                str(conditions["threads"]),
                 *(str(conditions.get(key, MISSING)) for key in ("tasks", "trials")),
             ]
         )

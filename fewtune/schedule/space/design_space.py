@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from fewtune.runtime.tvm import tvm
@@ -27,12 +28,7 @@ _WRITTEN_BACK = "ReverseComputeAt"
 
 def instructions(trace: Trace) -> list[Any]:
     """A trace's instructions before its postprocessing."""
-    kept = []
-    for instruction in trace.insts:
-        if str(instruction.kind.name) == "EnterPostproc":
-            break
-        kept.append(instruction)
-    return kept
+    return [*takewhile(lambda each: str(each.kind.name) != "EnterPostproc", trace.insts)]
 
 
 def sampling(trace: Trace) -> list[Any]:
@@ -88,10 +84,11 @@ class Choice:
     axis: int = -1
 
     @property
-    def ways(self) -> tuple[tuple[int, ...], ...]:
-        """All possible decisions of a tile."""
-        assert isinstance(self.default, tuple)
-        return factorisations(self.extent, len(self.default), self.innermost)
+    def ways(self) -> tuple[Decision, ...]:
+        """All decisions of a tile or of a categorical choice; none of other kinds."""
+        if self.kind == TILE and isinstance(self.default, tuple):
+            return factorisations(self.extent, len(self.default), self.innermost)
+        return tuple(range(len(self.values)))
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class Program:
         Its place among the programs of its task.
     insts : list of Instruction
     choices : tuple of Choice
-    text : str
-        See `text_of`.
+    digest : str
+        See `digest_of`; no other program of its task has it.
     form : tuple of str
         See `form_of`.
     """
@@ -113,13 +110,8 @@ class Program:
     number: int
     insts: list[Any]
     choices: tuple[Choice, ...]
-    text: str
+    digest: str
     form: tuple[str, ...]
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest that no other program of its task has."""
-        return digest_of(self.text)
 
     @cached_property
     def written(self) -> int:
@@ -136,26 +128,16 @@ class Program:
             kind = str(instruction.kind.name)
             if kind not in SAMPLING:
                 continue
-            default = decision_of(trace, instruction)
-            if kind == TILE and isinstance(default, tuple):
+            choice = Choice(kind, instruction, decision_of(trace, instruction))
+            if kind == TILE and isinstance(choice.default, tuple):
                 limit = int(instruction.attrs[1])
                 block, axis = loops.get(instruction.inputs[0], ("", -1))
-                choice = Choice(
-                    kind,
-                    instruction,
-                    default,
-                    extent=math.prod(default),
-                    innermost=limit if limit > 0 else 2**31,
-                    block=block,
-                    axis=axis,
-                )
+                extent, innermost = math.prod(choice.default), limit if limit > 0 else 2**31
+                choice = replace(choice, extent=extent, innermost=innermost, block=block, axis=axis)
             elif kind == CATEGORICAL:
-                values = tuple(int(value) for value in instruction.attrs[0])
-                choice = Choice(kind, instruction, default, values=values)
-            else:
-                choice = Choice(kind, instruction, default)
+                choice = replace(choice, values=tuple(map(int, instruction.attrs[0])))
             choices.append(choice)
-        return Program(number, insts, tuple(choices), text_of(trace), form_of(insts))
+        return Program(number, insts, tuple(choices), digest_of(trace), form_of(insts))
 
 
 @dataclass(frozen=True)
@@ -201,8 +183,10 @@ def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
     return tuple(f"{kind} {next(levels)}" if kind == _WRITTEN_BACK else kind for kind in kinds)
 
 
-def digest_of(text: str) -> str:
-    """A digest of a program's text: sixteen hex digits."""
+def digest_of(trace: Trace) -> str:
+    """A digest of a trace's simplified instructions, equal for equal programs: 16 hex digits."""
+    needed = trace.simplified(remove_postproc=True)
+    text = "\n".join(str(inst) for inst in needed.as_json()[0])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -226,9 +210,3 @@ def _loops(insts: list[Any]) -> dict[Any, tuple[str, int]]:
             block = blocks.get(instruction.inputs[0], "")
             loops.update((loop, (block, place)) for place, loop in enumerate(instruction.outputs))
     return loops
-
-
-def text_of(trace: Trace) -> str:
-    """The instructions of a simplified trace as TVM writes them: equal for equal programs."""
-    needed = trace.simplified(remove_postproc=True)
-    return "\n".join(str(inst) for inst in needed.as_json()[0])

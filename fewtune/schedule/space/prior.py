@@ -20,7 +20,7 @@ were about the same there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate
@@ -58,44 +58,23 @@ _POWER = 8
 _Alternative = TypeVar("_Alternative")
 
 
-@dataclass(frozen=True)
 class WeightedDraw(Generic[_Alternative]):
-    """Alternatives with weights.
+    """Alternatives, drawn by their expected speeds relative to each other.
 
     A search draws hundreds of points for each one that it measures, with a dozen decisions each.
     For so few alternatives, numpy's ``choice`` takes ten times as long.
-
-    Attributes
-    ----------
-    alternatives : tuple
-    bounds : tuple of float
-        Running sums of the weights.
     """
 
-    alternatives: tuple[_Alternative, ...]
-    bounds: tuple[float, ...]
-
-    @staticmethod
-    def of(
-        alternatives: Iterable[_Alternative], speeds: Iterable[float]
-    ) -> WeightedDraw[_Alternative]:
-        """Weight alternatives by their expected speeds.
-
-        Parameters
-        ----------
-        alternatives : iterable
-            At least one.
-        speeds : iterable of float
-            Relative to each other.
-        """
-        bounds = accumulate(float(speed) ** _POWER for speed in speeds)
-        return WeightedDraw(tuple(alternatives), tuple(bounds))
+    def __init__(self, alternatives: Iterable[_Alternative], speeds: Iterable[float]) -> None:
+        self._alternatives = tuple(alternatives)
+        # Running sums of the weights.
+        self._bounds = [*accumulate(float(speed) ** _POWER for speed in speeds)]
 
     def draw(self, random: np.random.Generator) -> _Alternative:
         """Draw one alternative."""
-        place = bisect_right(self.bounds, random.random() * self.bounds[-1])
+        place = bisect_right(self._bounds, random.random() * self._bounds[-1])
         # The product may be rounded up to the last bound.
-        return self.alternatives[min(place, len(self.alternatives) - 1)]
+        return self._alternatives[min(place, len(self._alternatives) - 1)]
 
 
 # Tiles with one row, two rows, more than 16 rows; with vectors of half a register; with too few
@@ -111,8 +90,8 @@ _NARROW_IN_LONG_SUM, _WIDE_IN_SHORT_SUM = 0.97, 0.93
 _STREAMED_VECTORS, _MANY_STREAMED = 4, 0.6
 # Rows outside the inner reduction: their sums leave the registers.
 _ROWS_OUTSIDE = 0.95
-# Results written back after the outermost tile, or at the end.
-_WRITTEN_BY_THREAD, _WRITTEN_LAST = 0.97, 0.87
+# By the tile after which results are written back: the outermost, or all.
+_WRITTEN = {0: 0.97, -1: 0.87}
 _NOT_UNROLLED, _UNROLLED_DEEP = 0.93, 0.85
 # For each doubling of the inner reduction, and of the factors for threads and for the cache on the
 # contiguous axis.
@@ -128,7 +107,7 @@ _PADDED = {INLINED: 1.0, OUTSIDE: 0.92, AHEAD: 0.84, None: 0.8}
 # Padding of words that is slow inside its reader (`pads_words`): there the best
 # of 11 convolutions' trials took 1.3 to 3.5 times the fastest (full tuning of three models in eight
 # bits, an EPYC).
-_PADDED_WORDS = {OUTSIDE: 1.0, AHEAD: 0.9}
+_PADDED_WORDS: dict[int | None, float] = {OUTSIDE: 1.0, AHEAD: 0.9}
 # Streamed weights: read from memory, for few rows. For each doubling of the threads that the rows
 # are split among: all of them read the same weights.
 _SHARED_DOUBLED = 0.87
@@ -138,10 +117,10 @@ _BEST_MULTIPLY_ADDS, _MULTIPLY_ADDS_DOUBLED = 1024, 0.95
 
 
 # Whether the rows of a tile are outside the inner reduction.
-ROWS_OUTSIDE = WeightedDraw.of([True, False], [_ROWS_OUTSIDE, 1.0])
+ROWS_OUTSIDE = WeightedDraw([True, False], [_ROWS_OUTSIDE, 1.0])
 # Where padding is computed; None is drawn while the schedule is made.
-PADDING = WeightedDraw.of(_PADDED, _PADDED.values())
-WORD_PADDING = WeightedDraw.of(_PADDED_WORDS, _PADDED_WORDS.values())
+PADDING = WeightedDraw(_PADDED, _PADDED.values())
+WORD_PADDING = WeightedDraw(_PADDED_WORDS, _PADDED_WORDS.values())
 
 
 @lru_cache(maxsize=8192)
@@ -151,7 +130,7 @@ def splits(extent: int, thread: float = 1.0, cache: float = 1.0) -> WeightedDraw
     If ``thread`` is zero, each thread passes once over the axis.
     """
     pairs = factorisations(extent, 2, extent)
-    return WeightedDraw.of(pairs, [thread ** log2(t) * cache ** log2(c) for t, c in pairs])
+    return WeightedDraw(pairs, [thread ** log2(t) * cache ** log2(c) for t, c in pairs])
 
 
 @cache
@@ -163,7 +142,7 @@ def unroll_depths(values: tuple[int, ...], streamed: bool) -> WeightedDraw[int]:
     """
     deep = 1.0 if streamed else _UNROLLED_DEEP
     speeds = [deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in values]
-    return WeightedDraw.of(range(len(values)), speeds)
+    return WeightedDraw(range(len(values)), speeds)
 
 
 def reduction_tile(
@@ -189,15 +168,10 @@ def reduction_tile(
 def _inner_reductions(extent: int, limit: int, multiply_adds: float | None) -> WeightedDraw[int]:
     factors = [d for d in divisors(extent) if d <= limit]
     if multiply_adds is None:
-        return WeightedDraw.of(factors, [_INNER_DOUBLED ** log2(factor) for factor in factors])
+        return WeightedDraw(factors, [_INNER_DOUBLED ** log2(factor) for factor in factors])
     best = max(1.0, min(float(limit), _BEST_MULTIPLY_ADDS / multiply_adds))
     speeds = [_MULTIPLY_ADDS_DOUBLED ** abs(log2(factor / best)) for factor in factors]
-    return WeightedDraw.of(factors, speeds)
-
-
-def written_speed(program: Program) -> float:
-    """The expected speed of a program, from the tile after which it writes back results."""
-    return {-1: _WRITTEN_LAST, 0: _WRITTEN_BY_THREAD}.get(program.written, 1.0)
+    return WeightedDraw(factors, speeds)
 
 
 def streamed_speed(elements: int, lanes: int) -> float:
@@ -294,7 +268,7 @@ def register_tiles(
         for axis in block.long_axes
         if axis != vector and any(walk[axis].stride == 0 for walk in block.known_reads)
     ]
-    tiles: dict[tuple[tuple[int, int], ...], RegisterTile] = {}
+    tiles: list[RegisterTile] = []
     for elements in divisors(block.extents[vector]):
         if elements > 8 * lanes:
             break
@@ -304,30 +278,26 @@ def register_tiles(
             if not rows_of and speed > 0:
                 speed = streamed_speed(elements, lanes)
             if speed > 0:
-                inner = {vector: elements, **rows}
-                tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, speed)
-    rows = {axis: block.extents[axis] for axis in streamed}
-    found = [*tiles.values(), *_covering(tiles.values(), rows, vector)]
-    best = max((tile.speed for tile in found), default=0.0)
-    good = [tile for tile in found if tile.speed >= _LEAST_SPEED * best]
+                tiles.append(RegisterTile({vector: elements, **rows}, speed))
+    tiles += _covering(tiles, {axis: block.extents[axis] for axis in streamed}, vector)
+    best = max((tile.speed for tile in tiles), default=0.0)
+    good = [tile for tile in tiles if tile.speed >= _LEAST_SPEED * best]
     return sorted(good, key=lambda tile: (-tile.speed, sorted((tile.held or tile.inner).items())))
 
 
-def _covering(
-    tiles: Iterable[RegisterTile], rows: dict[int, int], vector: int
-) -> Iterator[RegisterTile]:
+def _covering(tiles: list[RegisterTile], rows: dict[int, int], vector: int) -> list[RegisterTile]:
     """Tiles with all rows that use streamed weights; registers hold the sums of some of them.
 
     Every weight is then read once, not once for each tile of rows. All partial sums have to fit
     into the nearest cache.
     """
-    if not rows:
-        return
-    for tile in tiles:
+    found = []
+    for tile in tiles if rows else ():
         inner = {vector: tile.inner[vector], **rows}
         along_rows = tile.inner.keys() - {vector} <= rows.keys()
         if along_rows and inner != tile.inner and prod(inner.values()) <= _MOST_PARTIAL_SUMS:
-            yield RegisterTile(inner, _READ_ONCE * tile.speed, tile.inner)
+            found.append(RegisterTile(inner, _READ_ONCE * tile.speed, tile.inner))
+    return found
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:
@@ -374,26 +344,6 @@ def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int,
     return found
 
 
-def is_written_in_one_pass(block: Block, vector: int) -> bool:
-    """Whether a block of large results should write them in their order in memory.
-
-    A depthwise convolution computes each channel by itself. It can compute some channels at a time
-    over the whole plane. That is faster only if the caches hold the plane; otherwise it waits
-    longer for memory, since its cache lines are not adjacent. MobileNet V2 has three such blocks,
-    with results of 1.2 to 1.8 MB. Full tuning made 96 to 128 trials of each. The six fastest
-    compute all channels in one pass, in 0.050 to 0.064 ms. Those that sharing chose took 0.076 to
-    0.106 ms (an EPYC).
-
-    Parameters
-    ----------
-    block : Block
-    vector : int
-        The axis along which its results are contiguous.
-    """
-    alone = all(walk is not None and walk[vector].stride == 1 for walk in block.reads)
-    return alone and FLOAT32_BYTES * block.spatial_extent >= _LARGE_BYTES
-
-
 # A register tile: for each spatial axis with more than one iteration, the axis, its iterations, and
 # how many of them are innermost (0 if that does not matter).
 Iterations = frozenset[tuple[int, int, int]]
@@ -413,8 +363,6 @@ class RuledBlock:
         Best first.
     streamed : frozenset of int
         Axes of the rows that share streamed weights (`streamed_rows`).
-    in_one_pass : bool
-        Whether its results are written in their order in memory, in one pass.
     lanes : int
     threads : int
         Cores that share its loops.
@@ -425,7 +373,6 @@ class RuledBlock:
     vector: int
     tiles: list[RegisterTile]
     streamed: frozenset[int]
-    in_one_pass: bool
     lanes: int
     threads: int
 
@@ -442,21 +389,27 @@ class RuledBlock:
             return None
         streamed = streamed_rows(block, vector)
         tiles = register_tiles(block, vector, traits, streamed)
-        if not tiles:
-            return None
-        in_one_pass = is_written_in_one_pass(block, vector)
-        lanes = traits.lanes("float32")
-        return RuledBlock(name, block, vector, tiles, streamed, in_one_pass, lanes, traits.threads)
+        lanes, threads = traits.lanes("float32"), traits.threads
+        return RuledBlock(name, block, vector, tiles, streamed, lanes, threads) if tiles else None
 
-    @property
-    def points(self) -> int:
-        """Iterations of all its axes."""
-        return prod(self.block.extents)
+    @cached_property
+    def in_one_pass(self) -> bool:
+        """Whether its results are large, and should be written in their order in memory.
+
+        A depthwise convolution computes each channel by itself. It can compute some channels at a
+        time over the whole plane. That is faster only if the caches hold the plane; otherwise it
+        waits longer for memory, since its cache lines are not adjacent. MobileNet V2 has three such
+        blocks, with results of 1.2 to 1.8 MB. Full tuning made 96 to 128 trials of each. The six
+        fastest compute all channels in one pass, in 0.050 to 0.064 ms. Those that sharing chose
+        took 0.076 to 0.106 ms (an EPYC).
+        """
+        alone = all(walk is not None and walk[self.vector].stride == 1 for walk in self.block.reads)
+        return alone and FLOAT32_BYTES * self.block.spatial_extent >= _LARGE_BYTES
 
     @cached_property
     def tile_draw(self) -> WeightedDraw[RegisterTile]:
         """Its tiles, weighted by their speeds."""
-        return WeightedDraw.of(self.tiles, [tile.speed for tile in self.tiles])
+        return WeightedDraw(self.tiles, [tile.speed for tile in self.tiles])
 
     @cached_property
     def speeds(self) -> dict[Iterations, float]:
@@ -553,8 +506,9 @@ class RuledBlock:
             if last is None:
                 return False
             if isinstance(now, tuple) and len(now) == SPATIAL_LEVELS:
-                thread, cache = _nearest(choice.extent // inner, now[0])
-                decisions[place] = (thread, cache, inner // last, last)
+                rest = choice.extent // inner
+                thread = min(divisors(rest), key=lambda d: (abs(log2(d / now[0])), d))
+                decisions[place] = (thread, rest // thread, inner // last, last)
         return True
 
     def innermost(self, choice: Choice, tile: RegisterTile, rows_outside: bool) -> int | None:
@@ -577,38 +531,26 @@ class RuledBlock:
         return factors[-1] if factors else None
 
     def give_threads_work(
-        self,
-        program: Program,
-        decisions: list[Decision | None],
-        threads: int,
-        random: np.random.Generator,
+        self, program: Program, decisions: list[Decision | None], random: np.random.Generator
     ) -> None:
         """Give the outermost level enough iterations for all threads; changes ``decisions``."""
         places = self.spatial_places(program)
         tiles = {place: decisions[place] for place in places}
         outer = prod(tile[0] for tile in tiles.values() if isinstance(tile, tuple))
-        if outer % threads == 0 or not tiles:
+        if outer % self.threads == 0 or not tiles:
             return
         order = [places[int(i)] for i in random.permutation(len(places))]
         # Only as a last resort do threads share streamed weights, or split the axis that is written
         # in one pass.
-        last = {*self.streamed}
-        if self.in_one_pass:
-            last.add(self.vector)
+        last = {*self.streamed, *([self.vector] if self.in_one_pass else [])}
         for place in sorted(order, key=lambda p: program.choices[p].axis in last):
             tile = tiles[place]
             if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS and tile[1] > 1:
                 # All of it if nothing less gives each thread as much.
-                fitting = (d for d in divisors(tile[1]) if d % threads == 0)
+                fitting = (d for d in divisors(tile[1]) if d % self.threads == 0)
                 factor = next(fitting, tile[1])
                 decisions[place] = (tile[0] * factor, tile[1] // factor, *tile[2:])
                 return
-
-
-def _nearest(extent: int, thread: int) -> tuple[int, int]:
-    """The split of an extent for threads and cache that is nearest to a number of threads."""
-    factor = min(divisors(extent), key=lambda d: (abs(log2(d / thread)), d))
-    return factor, extent // factor
 
 
 def pads_words(module: tvm.IRModule) -> bool:
@@ -654,18 +596,17 @@ class Prior:
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._ruled: dict[str, RuledBlock] = {}
-        self._threads = 1
-        self._pads_words = False
-        self._programs = WeightedDraw.of(space.programs, map(written_speed, space.programs))
+        self._padding = PADDING
+        speeds = (_WRITTEN.get(program.written, 1.0) for program in space.programs)
+        self._programs = WeightedDraw(space.programs, speeds)
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
-        self._threads = traits.threads
-        self._pads_words = pads_words(space.module)
+        if pads_words(space.module):
+            self._padding = WORD_PADDING
         names = {c.block for p in space.programs for c in p.choices if c.kind == TILE and c.block}
         for name in sorted(names):
-            ruled = RuledBlock.of(space.module, name, traits)
-            if ruled is not None:
+            if (ruled := RuledBlock.of(space.module, name, traits)) is not None:
                 self._ruled[name] = ruled
 
     @property
@@ -675,7 +616,11 @@ class Prior:
     @property
     def contraction(self) -> RuledBlock | None:
         """The contraction with most of the work; None if no contraction has a rule."""
-        return max(self._ruled.values(), key=lambda each: (each.points, each.name), default=None)
+
+        def work(ruled: RuledBlock) -> tuple[int, str]:
+            return prod(ruled.block.extents), ruled.name
+
+        return max(self._ruled.values(), key=work, default=None)
 
     def draw(self, random: np.random.Generator) -> Point:
         """Draw a point of any program."""
@@ -717,7 +662,7 @@ class Prior:
     ) -> Point:
         """The point of these decisions, changed to have work for all threads."""
         for ruled in self._ruled.values():
-            ruled.give_threads_work(program, decisions, self._threads, random)
+            ruled.give_threads_work(program, decisions, random)
         return Point(program.number, tuple(decisions))
 
     def _decide(
@@ -728,7 +673,7 @@ class Prior:
         random: np.random.Generator,
     ) -> Decision | None:
         if choice.kind == LOCATION:
-            return (WORD_PADDING if self._pads_words else PADDING).draw(random)
+            return self._padding.draw(random)
         if choice.kind == CATEGORICAL:
             streamed = any(ruled.streamed for ruled in self._ruled.values())
             return unroll_depths(choice.values, streamed).draw(random)

@@ -22,9 +22,7 @@ import numpy as np
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.design_space import (
-    CATEGORICAL,
     LOCATION,
-    SAMPLING,
     TILE,
     Choice,
     Decision,
@@ -32,9 +30,8 @@ from fewtune.schedule.space.design_space import (
     Program,
     Trace,
     decision_of,
-    instructions,
+    digest_of,
     sampling,
-    text_of,
 )
 from fewtune.schedule.tiling import divisors
 
@@ -113,7 +110,7 @@ def _inlines_all(rule: Any) -> Any:
 _LEVELS, _VIRTUAL, _THREAD = 5, 1, 2
 _MOST_VIRTUAL = 8
 # After so many draws, any point is taken: some tasks have none within the limits.
-MOST_DRAWS = 64
+_MOST_DRAWS = 64
 
 
 class GpuLimits(NamedTuple):
@@ -199,15 +196,11 @@ class SearchSpace:
 
         return self._within_limits(draw)
 
-    def can_hold(self, point: Point) -> bool:
-        """Whether a point's decisions fit a GPU's blocks; a CPU takes any point."""
-        return self._limits is None or self._limits.allow(point.decisions)
-
     def _within_limits(self, draw: Callable[[], Point]) -> Point:
-        """The first drawn point that `can_hold` accepts; after many draws, the last one."""
+        """The first drawn point that fits a GPU's blocks; after many draws, the last one."""
         point = draw()
-        for _ in range(MOST_DRAWS):
-            if self.can_hold(point):
+        for _ in range(_MOST_DRAWS):
+            if self._limits is None or self._limits.allow(point.decisions):
                 break
             point = draw()
         return point
@@ -225,7 +218,7 @@ class SearchSpace:
         movable = [
             place
             for place, choice in enumerate(program.choices)
-            if len(choice.values) > 1 or choice.kind == LOCATION or _moves(choice)
+            if choice.kind == LOCATION or len(choice.ways) > 1
         ]
         if not movable:
             return point
@@ -243,8 +236,13 @@ class SearchSpace:
         """A point that takes each decision from one of two points of the same program."""
         if first.program != second.program:
             return first
-        pairs = zip(first.decisions, second.decisions, strict=True)
-        return Point(first.program, tuple(a if random.random() < 0.5 else b for a, b in pairs))
+        pairs = [*zip(first.decisions, second.decisions, strict=True)]
+
+        def draw() -> Point:
+            decisions = (a if random.random() < 0.5 else b for a, b in pairs)
+            return Point(first.program, tuple(decisions))
+
+        return self._within_limits(draw)
 
     def make(self, point: Point, seed: int = 1) -> Made:
         """Apply a point and the postprocessors.
@@ -287,15 +285,10 @@ class SearchSpace:
 
     def read(self, trace: Trace) -> Point | None:
         """The point of a trace of this task; None if it has no point, as a default schedule."""
-        insts = instructions(trace)
-        decided = tuple(
-            decision_of(trace, inst) for inst in insts if str(inst.kind.name) in SAMPLING
-        )
-        text = text_of(trace) if decided else ""
-        for program in self.programs:
-            if decided and program.text == text:
-                return Point(program.number, decided)
-        return None
+        decided = tuple(decision_of(trace, inst) for inst in sampling(trace))
+        digest = digest_of(trace) if decided else ""
+        found = (program for program in self.programs if program.digest == digest)
+        return next((Point(program.number, decided) for program in found), None)
 
     def candidate(self, schedule: tvm.s_tir.Schedule) -> ms.search_strategy.MeasureCandidate:
         """A schedule in the form that TVM's cost models take."""
@@ -304,17 +297,10 @@ class SearchSpace:
 
 def random_decision(choice: Choice, random: np.random.Generator) -> Decision | None:
     """Draw a decision uniformly; None if it is drawn while the program is applied."""
-    if choice.kind == TILE:
-        ways = choice.ways
-        return ways[int(random.integers(len(ways)))] if ways else choice.default
-    if choice.kind == CATEGORICAL:
-        return int(random.integers(len(choice.values)))
-    return None if choice.kind == LOCATION else choice.default
-
-
-def _moves(choice: Choice) -> bool:
-    """Whether a choice is a tile with more than one factorisation."""
-    return choice.kind == TILE and len(choice.ways) > 1
+    if choice.kind == LOCATION:
+        return None
+    ways = choice.ways
+    return ways[int(random.integers(len(ways)))] if ways else choice.default
 
 
 def _shift(tile: tuple[int, ...], choice: Choice, random: np.random.Generator) -> Decision:

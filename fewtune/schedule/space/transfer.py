@@ -32,7 +32,6 @@ from fewtune.schedule.space.design_space import (
     form_of,
     instructions,
     sampling,
-    text_of,
 )
 from fewtune.schedule.space.search_space import Made, SearchSpace
 
@@ -113,7 +112,7 @@ class Donation:
             kind = str(inst.kind.name)
             candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
             samples.append(Sample(kind, decision_of(trace, inst), candidates))
-        return Donation(form_of(instructions(trace)), tuple(samples), digest_of(text_of(trace)))
+        return Donation(form_of(instructions(trace)), tuple(samples), digest_of(trace))
 
 
 def donation_of(module: tvm.IRModule, trace: Any) -> Donation:
@@ -137,16 +136,17 @@ def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
     made : list of Made
         A schedule for each, or the reason why there is none.
     """
-    results: dict[int, Made] = {}
-    points: dict[int, Point] = {}
-    for place, donation in enumerate(donations):
+    found: list[Point | str] = []
+    for donation in donations:
         try:
-            points[place] = fit(donation, space)
+            found.append(fit(donation, space))
         except UnfitError as unfit:
-            results[place] = Made(None, Point(0, ()), str(unfit))
-    made = space.make_all(list(points.values()), [1] * len(points))
-    results.update(zip(points, made, strict=True))
-    return [results[place] for place in range(len(donations))]
+            found.append(str(unfit))
+    points = [each for each in found if isinstance(each, Point)]
+    made = iter(space.make_all(points, [1] * len(points)))
+    return [
+        Made(None, Point(0, ()), each) if isinstance(each, str) else next(made) for each in found
+    ]
 
 
 class UnfitError(Exception):
@@ -187,11 +187,8 @@ def _decisions(samples: tuple[Sample, ...], program: Program) -> tuple[Decision 
     decisions: list[Decision | None] = []
     for choice in program.choices:
         group = places if choice.kind == LOCATION else others
-        if group:
-            decisions.append(_fitted(group.pop(0), choice))
-        else:
-            # A block that the donor lacks, such as padding, keeps the location of the design space.
-            decisions.append(choice.default)
+        # A block that the donor lacks, such as padding, keeps the location of the design space.
+        decisions.append(_fitted(group.pop(0), choice) if group else choice.default)
     return tuple(decisions)
 
 
