@@ -238,7 +238,7 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 230,
     "benchmark": 1073,
-    "compile": 684,
+    "compile": 667,
     "deploy": 914,
     "fleet": 497,
     "loose": 1080,
@@ -248,21 +248,21 @@ BUDGETS = {
     "model_check": 208,
     "prediction": 353,
     "onnx_graph": 3743,
-    "predictor": 743,
+    "predictor": 715,
     "process": 948,
     "progress": 165,
     "report": 623,
-    "research": 542,
+    "research": 510,
     "runtime": 960,
-    "schedule": 1874,
+    "schedule": 1816,
     "schedule_check": 486,
-    "search": 655,
+    "search": 634,
     "selection": 346,
     "sharing": 759,
     "similarity": 109,
     "steps": 231,
     "storage": 366,
-    "task": 590,
+    "task": 517,
     "timing": 326,
     "trial": 163,
     "tuning": 1011,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16793}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16762}
 
 
 def code_lines(path: Path) -> int:
