@@ -399,8 +399,6 @@ class Selection(Artifact):
     banked: dict[str, list[BankDonor]] = {}
     # Tasks of other shapes than the largest, with the largest's task that is most like each.
     twins: dict[str, str] = {}
-    # What was done otherwise than asked for.
-    note: str = ""
 
     @property
     def unknown(self) -> list[str]:

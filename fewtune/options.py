@@ -196,23 +196,17 @@ class ImportOptions(ImportSection):
 class SelectOptions(BaseModel, extra="forbid", frozen=True):
     """How the tasks to tune are chosen."""
 
-    method: Literal["cliques", "agglomerative", "all", "predict"] = Field(
+    method: Literal["cliques", "all", "predict"] = Field(
         default="cliques",
-        description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
-        "all: every task represents itself; predict: none is tuned, each takes the schedule that "
-        "the predictor rates best",
+        description="cliques of similar tasks (RFC #4188), or all: every task represents itself; "
+        "predict: none is tuned, each takes the schedule that the predictor rates best",
     )
     min_similarity: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="similarity rate from which two tasks (cliques) or, on average, two clusters "
-        "(agglomerative) are joined; 0.5 gave 3 to 6 clusters for networks of 18 to 32 tasks",
-    )
-    clusters: int | None = Field(
-        default=None,
-        ge=1,
-        description="number of clusters, instead of min_similarity; for agglomerative only",
+        description="similarity rate from which two tasks are joined; 0.5 gave 3 to 6 clusters "
+        "for networks of 18 to 32 tasks",
     )
     min_share: float = Field(
         default=0.005,
@@ -228,15 +222,6 @@ class SelectOptions(BaseModel, extra="forbid", frozen=True):
         description="a cluster below this share is not worth a search of its own; one of a single "
         "task needs four times as much",
     )
-
-    @model_validator(mode="after")
-    def _clusters_fit_the_method(self) -> Self:
-        if self.clusters is not None and self.method != "agglomerative":
-            raise ValueError(
-                f"clusters is for method agglomerative, not {self.method}: take it out, or change "
-                "the method"
-            )
-        return self
 
 
 class BankOptions(BaseModel, extra="forbid", frozen=True):

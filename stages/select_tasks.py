@@ -40,7 +40,6 @@ def run(stage: Stage) -> None:
         f"{len(selection.unknown)} to search, "
         + (f"{len(selection.banked)} from the bank, " if selection.banked else "")
         + f"{len(selection.set_aside)} set aside"
-        + (f"; {selection.note}" if selection.note else "")
     )
 
 

@@ -225,5 +225,5 @@ def at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport)
     if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
         return options
     past = PastTunings(seconds=tuned.tuning_s, task_trials=tuned.trials, runs=1)
-    full_s = estimate(len(selection.worth), tuned.trials_per_task, past).seconds
+    full_s = estimate(max(1, len(selection.worth)), tuned.trials_per_task, past).seconds
     return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -44,29 +41,29 @@ def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: 
 
 def similarity_csv(matrix: SimilarityMatrix) -> str:
     """A row and a column for each task, with the names in the first row and column."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["task", *matrix.names])
-    for name, row in zip(matrix.names, matrix.values, strict=True):
-        writer.writerow([name, *(f"{value:.4f}" for value in row)])
-    return stream.getvalue()
+    rows = [("task", *matrix.names)]
+    rows += [
+        (name, *(f"{value:.4f}" for value in row))
+        for name, row in zip(matrix.names, matrix.values, strict=True)
+    ]
+    return "".join(",".join(row) + "\n" for row in rows)
 
 
 def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:
     """A heat map with a frame around each cluster; its representative is marked with a star."""
-    count = len(matrix.names)
+    count, chosen = len(matrix.names), set(selection.representatives)
     side = 3.0 + 0.24 * min(max(count, 8), _MOST_NAMED)
     figure = Figure(figsize=(side + 1.0, side), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(f"{selection.model} ({selection.strategy}): similarity of tuning spaces")
-    if not count:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "no task to tune", ha="center", va="center")
-        return _png(figure)
-    image = axes.imshow(matrix.values, vmin=0.0, vmax=1.0, cmap="viridis")
+    # The values of no task are a matrix without elements, of which there is no picture.
+    image = axes.imshow(matrix.values if count else [[0.0]], vmin=0.0, vmax=1.0, cmap="viridis")
     figure.colorbar(image, ax=axes, label="similarity rate", shrink=0.8)
-    _label(axes, selection, matrix)
+    # As long as they do not run into each other.
+    names = matrix.names if count <= _MOST_NAMED else ()
+    labels = [f"* {name}" if name in chosen else name for name in names]
+    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(labels)), labels, fontsize=6, parse_math=False)
     if count <= _MOST_FIGURES:
         for (row, column), value in np.ndenumerate(matrix.values):
             color = "black" if value > 0.6 else "white"
@@ -79,22 +76,6 @@ def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:
         corner = (start - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor="red", linewidth=1.5))
         start += size
-    return _png(figure)
-
-
-def _label(axes: Any, selection: Selection, matrix: SimilarityMatrix) -> None:
-    """Name the rows and columns, as long as the names do not run into each other."""
-    if len(matrix.names) > _MOST_NAMED:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return
-    chosen = set(selection.representatives)
-    labels = [f"* {name}" if name in chosen else name for name in matrix.names]
-    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6, parse_math=False)
-    axes.set_yticks(range(len(labels)), labels, fontsize=6, parse_math=False)
-
-
-def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     # The library's version, which it would sign with, is no part of the result.
     figure.savefig(stream, format="png", metadata={"Software": None})

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection, TaskInfo
+from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection
 from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
-from fewtune.selection.cluster import (
-    Groups,
-    agglomerative_groups,
-    clique_groups,
-    similarity_sum,
-    split_unrelated,
-)
+from fewtune.selection.cluster import cliques, representative, similarity_sum
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,
     design_space,
     similarity_matrix,
 )
-from fewtune.task.extract import SEARCHED_OPERATORS, is_worth_searching, twins_of
+from fewtune.task.extract import is_worth_searching, twins_of
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank
@@ -124,10 +116,10 @@ def select_from_spaces(
     banked = _banked(searched, spaces, options, bank)
     chosen = [task for task in searched if task.info.name not in banked]
     names = [task.info.name for task in chosen]
-    shares = [task.info.share for task in chosen]
-    values = similarity_matrix(chosen, [spaces[name] for name in names])
-    groups, note = _grouped(values, names, options)
-    clusters = _clusters(split_unrelated(groups, values, shares, names), values, chosen)
+    matrix = SimilarityMatrix(
+        tuple(names), similarity_matrix(chosen, [spaces[name] for name in names])
+    )
+    clusters = _clusters(chosen, matrix, options)
     alone = [task.info.name for task in worth] if options.method == PREDICT else []
     used = {*names, *banked, *alone}
     selection = Selection(
@@ -135,68 +127,45 @@ def select_from_spaces(
         strategy=strategy,
         method=options.method,
         clusters=clusters,
-        worth=_worth(clusters, [task.info for task in chosen], options, needs_one=not banked),
+        worth=[each.representative for each in clusters if _is_worth_it(each, chosen, options)],
         alone=alone,
         set_aside=[task.info.name for task in tasks if task.info.name not in used],
-        set_aside_rule=_rule(tasks, spaces, used, options),
+        set_aside_rule=_rule(spaces, options),
         banked=banked,
-        note=note,
     )
-    return selection, SimilarityMatrix(tuple(names), values)
-
-
-def _grouped(values: np.ndarray, names: list[str], options: SelectOptions) -> tuple[Groups, str]:
-    """Clusters of tasks by the method of the options, and a note on them."""
-    if options.method == "cliques":
-        return clique_groups(values, options.min_similarity, names)
-    if options.method == "agglomerative":
-        return agglomerative_groups(values, options.min_similarity, options.clusters), ""
-    return [[index] for index in range(len(names))], ""
+    return selection, matrix
 
 
 def _clusters(
-    groups: Sequence[tuple[int, list[int]]], values: np.ndarray, tasks: Sequence[Task]
+    tasks: Sequence[Task], matrix: SimilarityMatrix, options: SelectOptions
 ) -> list[Cluster]:
     """The clusters, that with the largest share of the model's time first."""
-
-    def share(cluster: Cluster) -> float:
-        return sum(task.info.share for task in tasks if task.info.name in cluster.members)
-
-    clusters = [
-        Cluster(
-            representative=tasks[leader].info.name,
-            members=[tasks[index].info.name for index in sorted(group)],
+    names, values, shares = matrix.names, matrix.values, [task.info.share for task in tasks]
+    groups = [[index] for index in range(len(names))]
+    if options.method != "all":
+        groups = cliques(values, options.min_similarity, names)
+    found = []
+    for group in groups:
+        leader = representative(group, values, shares, names)
+        cluster = Cluster(
+            representative=names[leader],
+            members=[names[index] for index in group],
             similarity_sum=similarity_sum(leader, group, values),
         )
-        for leader, group in groups
-    ]
-    return sorted(clusters, key=lambda each: (-share(each), each.representative))
+        found.append((-sum(shares[index] for index in group), names[leader], cluster))
+    return [cluster for *_, cluster in sorted(found, key=lambda each: each[:2])]
 
 
-def _worth(
-    clusters: Sequence[Cluster],
-    infos: Sequence[TaskInfo],
-    options: SelectOptions,
-    *,
-    needs_one: bool,
-) -> list[str]:
-    """The representatives that are worth a search.
+def _is_worth_it(cluster: Cluster, tasks: Sequence[Task], options: SelectOptions) -> bool:
+    """Whether a representative is worth a search.
 
-    Those of clusters below a share are not, and those whose time memory decides. ``needs_one``
-    asks for the first, however small: else there would be no donor at all.
+    Those of clusters below a share are not, and those whose time memory decides.
     """
-    if options.method == "all":
-        return [cluster.representative for cluster in clusters]
-    by_name = {info.name: info for info in infos}
-
-    def is_worth_it(cluster: Cluster) -> bool:
-        members = [by_name[name] for name in cluster.members]
-        least = options.min_cluster_share * (_LONE_TIMES if len(members) == 1 else 1)
-        is_streamed = all(info.is_streamed for info in members)
-        return sum(info.share for info in members) >= least and not is_streamed
-
-    found = [cluster.representative for cluster in clusters if is_worth_it(cluster)]
-    return found or [cluster.representative for cluster in clusters[: int(needs_one)]]
+    members = [task.info for task in tasks if task.info.name in cluster.members]
+    least = options.min_cluster_share * (_LONE_TIMES if len(members) == 1 else 1)
+    is_streamed = all(info.is_streamed for info in members)
+    is_large = sum(info.share for info in members) >= least
+    return options.method == "all" or (is_large and not is_streamed)
 
 
 def _banked(
@@ -219,37 +188,11 @@ def _banked(
     return banked
 
 
-def _rule(
-    tasks: Sequence[Task],
-    spaces: Mapping[str, DesignSpace],
-    used: set[str],
-    options: SelectOptions,
-) -> str:
-    """One sentence that says which tasks were set aside, why, and how many for each reason."""
-    aside = [task.info for task in tasks if task.info.name not in used]
-    other = [info for info in aside if info.operator not in SEARCHED_OPERATORS]
-    searched = [info for info in aside if info.operator in SEARCHED_OPERATORS]
-    small = [info for info in searched if info.share < options.min_share]
-    rest = [info.name for info in searched if info.share >= options.min_share]
-    # Several tasks have one fault.
-    faults: dict[str, list[str]] = {}
-    for name in sorted(rest):
-        faults.setdefault(spaces[name].fault if name in spaces else "", []).append(name)
-    families = ", ".join(sorted({info.operator for info in other}))
-    reasons = [
-        f"{len(other)} of operator families whose schedules are not searched"
-        + (f" ({families})" if families else ""),
-        f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time each"
-        + (f" ({sum(info.share for info in small):.2%} in all)" if small else ""),
-    ]
-    if empty := faults.pop("", []):
-        reasons.append(f"{len(empty)} with nothing to search")
-    if faults:
-        count = sum(map(len, faults.values()))
-        details = "; ".join(f"{', '.join(faults[fault])}: {fault}" for fault in sorted(faults))
-        reasons.append(f"{count} that MetaSchedule makes no design space of ({details})")
+def _rule(spaces: Mapping[str, DesignSpace], options: SelectOptions) -> str:
+    """One sentence that says which tasks are set aside, and why."""
+    faults = "; ".join(f"{name}: {space.fault}" for name, space in spaces.items() if space.fault)
     return (
-        f"Set aside are {len(aside)} of {len(tasks)} tasks: "
-        + ", ".join(reasons[:-1])
-        + f" and {reasons[-1]}."
+        "Set aside are tasks of operators that are not searched, those below "
+        f"{options.min_share:.2%} of the model's estimated time, and those without a design space"
+        + (f" ({faults})" if faults else "")
     )
