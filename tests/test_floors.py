@@ -241,7 +241,7 @@ BUDGETS = {
     "compile": 667,
     "deploy": 914,
     "fleet": 497,
-    "loose": 1080,
+    "loose": 1065,
     "machine": 333,
     "measure": 539,
     "model": 3321,
@@ -257,7 +257,7 @@ BUDGETS = {
     "schedule": 1816,
     "schedule_check": 486,
     "search": 634,
-    "selection": 346,
+    "selection": 218,
     "sharing": 759,
     "similarity": 109,
     "steps": 231,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3983, ("benchmarks",): 5499, ("tests",): 16762}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5499, ("tests",): 16727}
 
 
 def code_lines(path: Path) -> int:
