@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -66,7 +65,7 @@ def warm_process(
     def made() -> AbstractContextManager[None]:
         # With an NVIDIA GPU there is none: its forks could not use the GPU.
         is_useless = has_nvidia_driver() and not is_for_cpu
-        if {warm_python.SOCKET, CHILD_PYTHON} & os.environ.keys() or is_useless:
+        if CHILD_PYTHON in os.environ or is_useless:
             return contextlib.nullcontext()
         needed = {module: [*each] for module, each in (needs or {}).items()}
         wanted = {"modules": [*modules], "needs": needed}
@@ -78,51 +77,53 @@ def warm_process(
 
 @contextmanager
 def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
-    folder = Path(tempfile.mkdtemp(prefix="warm.", dir=_short_folder()))
-    before = dict(os.environ)
-    try:
-        script = folder / "python"
-        client = Path(warm_python.__file__)
-        words = [sys.executable, "-I", "-S", str(client)]
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="warm.", dir=_short_folder(), ignore_cleanup_errors=True
+        ) as name,
+        _serving(Path(name), wanted, where) as address,
+    ):
+        script = Path(name) / "python"
+        words = [sys.executable, "-I", "-S", warm_python.__file__, address]
         script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         script.chmod(0o700)
-        address = folder / "socket"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(address))
-            listener.listen(64)
-            ours, theirs = socket.socketpair()
-            with theirs:
-                command = [sys.executable, "-m", "fewtune.process.warm_server"]
-                descriptors = [str(listener.fileno()), str(theirs.fileno())]
-                process = subprocess.Popen(
-                    [*command, *descriptors, str(folder), json.dumps(wanted)],
-                    cwd=where,
-                    pass_fds=[listener.fileno(), theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-        os.environ[warm_python.SOCKET] = str(address)
-        os.environ[warm_python.PYTHON] = sys.executable
         os.environ[CHILD_PYTHON] = str(script)
         try:
             yield
         finally:
-            # It ends, with all its forks, when this end is closed, also if this process is killed.
-            # The signal ends it also during an import.
-            ours.close()
-            process.send_signal(signal.SIGHUP)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE_S)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            os.environ.pop(CHILD_PYTHON, None)
+
+
+@contextmanager
+def _serving(folder: Path, wanted: Mapping[str, Any], where: Path) -> Iterator[str]:
+    """Keep the warm process, which listens in a folder; gives its address."""
+    address = str(folder / "socket")
+    ours, theirs = socket.socketpair()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, theirs:
+        listener.bind(address)
+        listener.listen(64)
+        command = [sys.executable, "-m", "fewtune.process.warm_server"]
+        descriptors = [listener.fileno(), theirs.fileno()]
+        process = subprocess.Popen(
+            [*command, *map(str, descriptors), str(folder), json.dumps(wanted)],
+            cwd=where,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        yield address
     finally:
-        for name in (warm_python.SOCKET, warm_python.PYTHON, CHILD_PYTHON):
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
-        shutil.rmtree(folder, ignore_errors=True)
+        # It ends, with all its forks, when this end is closed, also if this process is killed. The
+        # signal ends it also during an import.
+        ours.close()
+        process.send_signal(signal.SIGHUP)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _short_folder() -> str | None:

@@ -15,21 +15,20 @@ if __name__ == "__main__":
 
 import json
 import os
+import select
 import socket
 import sys
 
-SOCKET, PYTHON = "FEWTUNE_WARM_SOCKET", "FEWTUNE_REAL_PYTHON"
 TERMINATED = 143
 _EVERY_S = 0.2
 
 
-def main(arguments: list[str]) -> int:
-    """Run Python's ``arguments`` in the warm process, or by Python itself."""
+def main(address: str, arguments: list[str]) -> int:
+    """Run Python's ``arguments`` in the warm process at an address, or by Python itself."""
     parent = os.getppid()
     if is_orphan(parent):
         return TERMINATED
-    address = os.environ.get(SOCKET, "")
-    if len(arguments) < 2 or arguments[0] != "-m" or not address:
+    if len(arguments) < 2 or arguments[0] != "-m":
         return _by_itself(arguments)
     warm = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     request = {
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> int:
         warm.sendall(content)
         answer = warm.recv(1)
     except OSError:
-        return _by_itself(arguments)
+        answer = b""
     if not answer:
         return _by_itself(arguments)
 
@@ -77,29 +76,19 @@ def is_orphan(parent: int) -> bool:
 
 def _awaited(warm: socket.socket, parent: int) -> int:
     """The fork's exit code; that of a terminated process once the parent is gone."""
-    warm.settimeout(_EVERY_S)
-    reply = b""
-    while len(reply) < 4:
-        try:
-            chunk = warm.recv(4)
-        except TimeoutError:
-            if os.getppid() != parent:
-                return TERMINATED
-            continue
-        except InterruptedError:
-            continue
-        except OSError:
-            return 1
-        if not chunk:
-            return 1
-        reply += chunk
-    return int.from_bytes(reply, "big", signed=True)
+    while not select.select([warm], [], [], _EVERY_S)[0]:
+        if os.getppid() != parent:
+            return TERMINATED
+    try:
+        reply = warm.recv(4)
+    except OSError:
+        return 1
+    return int.from_bytes(reply, "big", signed=True) if reply else 1
 
 
 def _by_itself(arguments: list[str]) -> int:
-    python = os.environ[PYTHON]
-    os.execv(python, [python, *arguments])
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

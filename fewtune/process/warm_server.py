@@ -14,14 +14,14 @@ import io
 import json
 import os
 import runpy
-import selectors
+import select
 import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,133 +32,107 @@ from fewtune.process.child_python import TVM, end_with_parent
 _PATIENCE_S = 3.0
 
 
-@dataclass
-class _Child:
-    """A forked process, the connection of its caller, and when it has to be killed."""
-
-    pid: int
-    connection: socket.socket
-    watched: int = field(default=-1)
-    kill_at: float | None = None
-
-    def send(self, number: int) -> None:
-        """Send a signal to the process and to what it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
-
-class _Server:
-    """Forks on request, until the run closes its end."""
-
-    def __init__(
-        self, listener: socket.socket, control: socket.socket, needs: dict[str, list[str]]
-    ) -> None:
-        self._listener, self._control, self._needs = listener, control, needs
-        self._children: dict[int, _Child] = {}
-        self._ready = selectors.DefaultSelector()
-        self._ready.register(listener, selectors.EVENT_READ)
-        self._ready.register(control, selectors.EVENT_READ)
-
-    def serve(self, modules: list[str]) -> None:
-        """Answer requests; load ``modules`` while there is none."""
-        while True:
-            events = self._ready.select(0 if modules else 0.2 if self._children else None)
-            for key, _ in events:
-                if key.fileobj is self._control:
-                    return
-                if key.fileobj is self._listener:
-                    self._fork()
-                elif key.data.watched == key.fd:
-                    self._ended(key.data)
-                else:
-                    self._asked(key.data)
-            if modules and not events:
-                self._load(modules.pop(0))
-            for child in list(self._children.values()):
-                if child.kill_at is not None and time.monotonic() > child.kill_at:
-                    child.send(signal.SIGKILL)
-
-    def close(self) -> None:
-        """End all forks: their results are not needed any more."""
-        for child in list(self._children.values()):
-            child.send(signal.SIGTERM)
-        deadline = time.monotonic() + 1
-        while self._children and time.monotonic() < deadline:
-            time.sleep(0.02)
-            for pid in list(self._children):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    self._children.pop(pid).send(signal.SIGKILL)
-        # Whatever they started is in this session, and so is this process.
-        for pid in psutil.pids():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _fork(self) -> None:
-        connection, _ = self._listener.accept()
-        connection.settimeout(5)
-        try:
-            request, descriptors = _received(connection)
-        except (OSError, ValueError):
-            connection.close()
+def _serve(
+    listener: socket.socket,
+    control: socket.socket,
+    modules: list[str],
+    needs: dict[str, list[str]],
+) -> None:
+    """Answer requests until the run closes its end; load ``modules`` while there is none."""
+    while True:
+        ready, _, _ = select.select([listener, control], [], [], 0 if modules else None)
+        if control in ready:
             return
+        if listener in ready:
+            _fork(listener.accept()[0], (listener, control), needs)
+        elif modules:
+            _load(modules.pop(0), needs)
+
+
+def _fork(
+    connection: socket.socket, others: Sequence[socket.socket], needs: dict[str, list[str]]
+) -> None:
+    """Start what a caller asks for, and a process that waits for it."""
+    connection.settimeout(5)
+    with connection, contextlib.suppress(OSError, ValueError):
+        request, descriptors = _received(connection)
         module, *rest = request["arguments"]
-        self._load(module)
+        _load(module, needs)
         if module == "fewtune.process.child":
             # The function, and the class that it is told to use.
             for name in rest[:2]:
-                self._load(name.partition(":")[0])
-        pid = os.fork()
-        if pid == 0:
-            os.setpgid(0, 0)
-            self._listener.close()
-            self._control.close()
-            connection.close()
-            _become(request, descriptors)
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
+                _load(name.partition(":")[0], needs)
+        if os.fork() == 0:
+            try:
+                for each in others:
+                    each.close()
+                _attend(connection, request, descriptors)
+            finally:
+                os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
-        child = _Child(pid, connection, os.pidfd_open(pid))
-        self._children[pid] = child
-        self._ready.register(child.watched, selectors.EVENT_READ, child)
-        self._ready.register(connection, selectors.EVENT_READ, child)
-        # The caller may have been killed: `_asked` notices that.
-        with contextlib.suppress(OSError):
-            connection.sendall(b"f")
 
-    def _load(self, module: str) -> None:
-        """Import what a module needs; the child that runs it reports errors."""
-        for name in self._needs.get(module, [module]):
-            with contextlib.suppress(Exception):
-                load(name)
 
-    def _asked(self, child: _Child) -> None:
-        """Handle a signal to be passed on, or the end of the child's caller."""
-        if child.pid not in self._children:
-            return  # it ended in the same moment
-        try:
-            number = child.connection.recv(1)
-        except OSError:
-            number = b""
-        if number:
-            child.send(number[0])
-            return
-        self._ready.unregister(child.connection)
-        child.send(signal.SIGTERM)
-        child.kill_at = time.monotonic() + _PATIENCE_S
+def _attend(connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+    """Fork the process, pass its caller's signals on, and answer its exit code."""
+    end_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    pid = os.fork()
+    if pid == 0:
+        # Signals go to the process and to what it has started.
+        os.setpgid(0, 0)
+        connection.close()
+        _become(request, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    ended: Any = os.pidfd_open(pid)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    # A caller that is gone has closed its end.
+    with contextlib.suppress(OSError):
+        connection.sendall(b"f")
+        while ended not in select.select([ended, connection], [], [])[0]:
+            if not (number := connection.recv(1)):
+                break
+            os.killpg(pid, number[0])
+    with contextlib.suppress(ProcessLookupError):
+        if not select.select([ended], [], [], 0)[0]:
+            os.killpg(pid, signal.SIGTERM)
+            if not select.select([ended], [], [], _PATIENCE_S)[0]:
+                os.killpg(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.sendall(code.to_bytes(4, "big", signed=True))
 
-    def _ended(self, child: _Child) -> None:
-        _, status = os.waitpid(child.pid, 0)
-        del self._children[child.pid]
-        self._ready.unregister(child.watched)
-        os.close(child.watched)
-        with contextlib.suppress(KeyError, ValueError):
-            self._ready.unregister(child.connection)
-        code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError):
-            child.connection.sendall(code.to_bytes(4, "big", signed=True))
-        child.connection.close()
+
+def _end_forks() -> None:
+    """End what was forked, and what that has started: they are in this session."""
+    for number, patience_s in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0)):
+        until_s = time.monotonic() + patience_s
+        for pid in (others := _others()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        while others and time.monotonic() < until_s:
+            time.sleep(0.02)
+            others = _others()
+
+
+def _others() -> list[int]:
+    """The other processes of this session."""
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
+                found.append(pid)
+    return found
+
+
+def _load(module: str, needs: dict[str, list[str]]) -> None:
+    """Import what a module needs; the child that runs it reports errors."""
+    for name in needs.get(module, [module]):
+        with contextlib.suppress(Exception):
+            load(name)
 
 
 def load(name: str) -> None:
@@ -171,20 +145,13 @@ def load(name: str) -> None:
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
-    if len(head) < 8 or len(descriptors) != 3:
-        raise ValueError("no request")
-    size, content = int.from_bytes(head, "big"), b""
-    while len(content) < size:
-        chunk = connection.recv(size - len(content))
-        if not chunk:
-            raise ValueError("half a request")
-        content += chunk
-    return json.loads(content), descriptors
+    with connection.makefile("rb") as stream:
+        return json.loads(stream.read(int.from_bytes(head, "big"))), descriptors
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Become the requested process; never returns."""
-    # It never outlives the warm process, which never outlives the run.
+    # It never outlives what attends it, which never outlives the warm process and the run.
     end_with_parent()
     code = 1
     try:
@@ -254,13 +221,14 @@ def _limit_blas() -> None:
 def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # What was forked and has ended is no zombie.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener, ours = socket.socket(fileno=listening), socket.socket(fileno=control)
-    server, modules = _Server(listener, ours, wanted["needs"]), list(wanted["modules"])
     gc.disable()
 
     def end(*_: object) -> NoReturn:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        server.close()
+        _end_forks()
         shutil.rmtree(folder, ignore_errors=True)
         # Nothing is left to clean up, and unloading all modules takes half a second.
         os._exit(0)
@@ -268,7 +236,7 @@ def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) ->
     # A run that ends sends this signal, also during an import; a killed run closes its end.
     signal.signal(signal.SIGHUP, end)
     try:
-        server.serve(modules)
+        _serve(listener, ours, wanted["modules"], wanted["needs"])
     finally:
         end()
 

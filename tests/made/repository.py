@@ -10,13 +10,10 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from fewtune.process import warm_python
 from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.stages.paths import Places
 
 PROJECT = Path(__file__).parents[2]
-# What has `python` fork the warm process.
-WARM = (warm_python.SOCKET, warm_python.PYTHON, CHILD_PYTHON)
 
 
 class Repository:
@@ -28,7 +25,7 @@ class Repository:
         self.python = sys.executable
         scripts = Path(sys.executable).parent
         self.environment = {
-            **{name: value for name, value in os.environ.items() if name not in WARM},
+            **{name: value for name, value in os.environ.items() if name != CHILD_PYTHON},
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(PROJECT),
             "TMPDIR": str(scratch),
@@ -73,9 +70,9 @@ class Repository:
 
     def keep_warm(self) -> None:
         """Have the warm process of this process fork what the commands start from now on."""
-        warm = {name: os.environ[name] for name in WARM}
-        folder = str(Path(warm[CHILD_PYTHON]).parent)
-        self.environment |= {**warm, "PATH": f"{folder}{os.pathsep}{self.environment['PATH']}"}
+        warm = os.environ[CHILD_PYTHON]
+        path = f"{Path(warm).parent}{os.pathsep}{self.environment['PATH']}"
+        self.environment |= {CHILD_PYTHON: warm, "PATH": path}
 
     def set(self, key_path: str, value: object) -> None:
         yaml = YAML()
