@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.helpers.mutations import mutated_event
 from benchmarks.helpers.tiny_checkout import MODEL
 from fewtune.deploy.note import require_runnable
 from fewtune.predictor import files_of
@@ -142,10 +140,6 @@ def _written(root: Path, chance: random.Random) -> Iterator[Case]:
     for journal in sorted((root / ".fewtune" / "journals").rglob("*.jsonl")):
         for what, do in damages(journal, chance):
             yield Case("journals", what, _stage("tune", *_BOTH), (0, 5), do)
-        for _ in range(8):
-            what, changed = mutated_event(journal.read_bytes(), chance)
-            do = partial(journal.write_bytes, changed)
-            yield Case("journals, resumed", what, _stage("tune", *_BOTH), (0, 5), do)
     log = root / OUT / STRATEGY / "share"
     for name in ("log.json", "database_workload.json", "database_tuning_record.json"):
         for what, do in damages(log / name, chance):

@@ -14,15 +14,14 @@ import shutil
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.bank.exchange import export_bank, import_bank
-from fewtune.deploy.note import framed, read_note, require_runnable
+from fewtune.deploy.note import require_runnable
 from fewtune.predictor import digest, files_of, shipped
 from fewtune.predictor.pretrained import Pretrained
 from fewtune.storage.journal import Journal
@@ -142,16 +141,6 @@ def _mutated_line(name: str, line: bytes, chance: random.Random) -> tuple[str, b
     return what, json.dumps(value).encode()
 
 
-def mutated_event(journal: bytes, chance: random.Random) -> tuple[str, bytes]:
-    """A journal with a value of one event replaced; the line's checksum fits."""
-    lines = journal.splitlines()
-    number = chance.randrange(1, len(lines))
-    what, event = mutated_value(json.loads(lines[number].partition(b" ")[2]), chance)
-    text = json.dumps(event).encode()
-    lines[number] = f"{zlib.crc32(text):08x} ".encode() + text
-    return f"line {number + 1}: {what}", b"\n".join([*lines, b""])
-
-
 def _journals(journal: Path, chance: random.Random) -> Iterator[Mutation]:
     content = journal.read_bytes()
     header = json.loads(content.partition(b"\n")[0].partition(b" ")[2])
@@ -161,8 +150,7 @@ def _journals(journal: Path, chance: random.Random) -> Iterator[Mutation]:
         Journal(path, expected).close()
 
     while True:
-        mutated = mutated_bytes if chance.random() < 0.3 else mutated_event
-        what, changed = mutated(content, chance)
+        what, changed = mutated_bytes(content, chance)
         yield Mutation("journals, mutated", what, changed, read)
 
 
@@ -191,16 +179,8 @@ def _predictors(chance: random.Random) -> Iterator[Mutation]:
 
 def _libraries(library: Path, chance: random.Random) -> Iterator[Mutation]:
     content = library.read_bytes()
-    note = json.loads(json.dumps(asdict(read_note(library))))
-    image = content[: -len(framed(json.dumps(note, sort_keys=True).encode()))]
     while True:
-        if chance.random() < 0.7:
-            what, changed = mutated_bytes(content, chance)
-        else:
-            what, described = mutated_value(note, chance)
-            text = json.dumps(described).encode()
-            changed = image + framed(text)
-            what = f"note: {what}"
+        what, changed = mutated_bytes(content, chance)
         yield Mutation("libraries, mutated", what, changed, require_runnable)
 
 

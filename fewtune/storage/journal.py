@@ -11,76 +11,11 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+from typing import Any
 
 from fewtune.errors import JournalError, MachineError
-from fewtune.trial.trial import TrialEntry
 
 _FORMAT = 1
-# What events of a kind have besides; other kinds may have anything.
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "start": ("task",),
-    "default": ("task", "trial"),
-    "batch": ("task", "trials", "phases"),
-    "round": ("round", "finals", "by_task", "donors", "defaults", "rest_s", "phases"),
-    "no_model": ("note",),
-    "end": ("task", "why"),
-    "crash": ("task", "signal"),
-    "finish": ("stopped_by",),
-}
-
-
-class FinalEntry(BaseModel, extra="allow", strict=True):
-    """Which of a task's schedules was the fastest in turns."""
-
-    keys: list[str]
-    medians_s: list[list[FiniteFloat]]
-    chosen: Annotated[int, Field(ge=0)]
-    gain_s: FiniteFloat
-
-    @model_validator(mode="after")
-    def _chose_one(self) -> FinalEntry:
-        lengths = {len(self.keys), *map(len, self.medians_s)}
-        if self.chosen >= len(self.keys) or len(lengths) != 1 or not self.medians_s:
-            raise ValueError("no such schedule took part")
-        return self
-
-
-class Event(BaseModel, extra="allow", strict=True):
-    """What is common to the events of all sessions; reports read further fields."""
-
-    kind: str
-    task: str = ""
-    elapsed_s: FiniteFloat = 0.0
-    stolen_s: FiniteFloat = 0.0
-    phases: dict[str, FiniteFloat] = {}
-    repeats: int = 0
-    trial: TrialEntry | None = None
-    trials: list[TrialEntry] = []
-    round: str = ""
-    finals: dict[str, FinalEntry] = {}
-    by_task: dict[str, list[TrialEntry]] = {}
-    donors: dict[str, list[str | None]] = {}
-    defaults: dict[str, str] = {}
-    rest_s: FiniteFloat = 0.0
-    note: str = ""
-    why: str = ""
-    signal: str = ""
-    stopped_by: str = ""
-    least_gain: FiniteFloat | None = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Event:
-        for name in _NEEDED.get(self.kind, ()):
-            if name not in self.model_fields_set or getattr(self, name) is None:
-                raise ValueError(f"{name} is missing")
-        if self.kind == "round" and any(
-            len(self.donors.get(name, [])) != len(trials) for name, trials in self.by_task.items()
-        ):
-            raise ValueError("not every trial has a donor, or none")
-        return self
 
 
 class Journal:
@@ -158,12 +93,10 @@ class Journal:
                     # After a power cut the last line can be damaged too, by unordered blocks.
                     whole -= len(line) + 1
                     break
-                raise self._damaged(number, "its checksum is another one")
-            if number > 1:
-                try:
-                    Event.model_validate(event)
-                except (ValidationError, RecursionError) as fault:
-                    raise self._damaged(number, _reason(fault)) from None
+                raise JournalError(
+                    f"{self.path}: line {number} is damaged; move the file away to start anew (the "
+                    "lines before it can be kept with `head`)"
+                )
             self.events.append(event)
         if whole < len(content):
             os.truncate(self.path, whole)
@@ -178,20 +111,6 @@ class Journal:
                     f"{expected.get(key)!r}: its trials do not hold here; move it away to start "
                     "anew"
                 )
-
-    def _damaged(self, line: int, reason: str) -> JournalError:
-        return JournalError(
-            f"{self.path}: line {line} is damaged ({reason}); move the file away to start anew "
-            "(the lines before it can be kept with `head`)"
-        )
-
-
-def _reason(fault: Exception) -> str:
-    """What a model says is wrong with an event, and where."""
-    if not isinstance(fault, ValidationError):
-        return "it is nested too deeply"
-    first = fault.errors()[0]
-    return ": ".join([".".join(map(str, first["loc"])) or "the event", first["msg"]])
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

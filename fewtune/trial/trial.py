@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing import Any
 
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
@@ -127,27 +125,6 @@ def _are_known(inputs: list[Any], known: set[Any]) -> bool:
         else not isinstance(each, str) or each in known or not _VARIABLE.fullmatch(each)
         for each in inputs
     )
-
-
-def _own_trace(value: Any) -> Any:
-    if value is not None and not is_trace(value):
-        raise ValueError("the trace is not one of TVM's")
-    return value
-
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class TrialEntry(BaseModel):
-    """A trial in a journal."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    trace: Annotated[Any, AfterValidator(_own_trace)]
-    run_s: Annotated[list[Seconds], Field(min_length=1)] | None = None
-    cause: str | None = None
-    checked: bool | None = None
-    fault: str = ""
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """The tuning journal: whole lines, and nothing else, survive kills and full disks."""
 
 import errno
-import json
 import os
 import zlib
 from pathlib import Path
@@ -149,79 +148,6 @@ def with_events(path: Path, *events: str) -> Path:
 def test_what_is_no_event_is_damage(tmp_path, event):
     path = with_events(tmp_path / "journal.jsonl", event, event)
     with pytest.raises(JournalError, match="line 2 is damaged"):
-        Journal(path, {})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"run_s": [-1.0]},
-        {"run_s": [float("nan")]},
-        {"run_s": []},
-        {"run_s": [True]},
-        {"more": 1},
-        {"trace": {}},
-        {"trace": [[["GetLoops", ["b0"], [], ["l1"]]], []]},
-        {"trace": [[["GetSBlock", [], ["conv", "main"]]], []]},
-        {"trace": [[], [[0, 1]]]},
-    ],
-    ids=str,
-)
-def test_a_trial_that_was_never_measured_so_is_damage(tmp_path, changes):
-    (trial,) = BATCH["trials"]
-    wrong = {**BATCH, "trials": [{**trial, **changes}]}
-    path = with_events(tmp_path / "journal.jsonl", json.dumps(BATCH), json.dumps(wrong))
-    with pytest.raises(
-        JournalError, match=rf"line 3 is damaged \(trials\.0\.{next(iter(changes))}"
-    ):
-        Journal(path, {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [
-        *(("batch", field) for field in ("task", "trials", "phases")),
-        *(("round", field) for field in ("round", "finals", "by_task", "donors", "defaults")),
-    ],
-)
-def test_an_event_that_lacks_a_field_is_damage(tmp_path, kind, field):
-    whole = BATCH if kind == "batch" else ROUND
-    lacking = {key: value for key, value in whole.items() if key != field}
-    path = with_events(tmp_path / "journal.jsonl", json.dumps(lacking))
-    with pytest.raises(JournalError, match=f"line 2 is damaged .*{field} is missing"):
-        Journal(path, {})
-
-
-FINAL: dict[str, Any] = {"keys": ["a", "b"], "medians_s": [[2.0, 1.0]], "chosen": 1, "gain_s": 1.0}
-ROUND: dict[str, Any] = {
-    "kind": "round",
-    "round": "in the model",
-    "finals": {"conv": FINAL},
-    "by_task": {"conv": BATCH["trials"]},
-    "donors": {"conv": [None]},
-    "defaults": {},
-    "rest_s": 0.5,
-    "phases": {"run_s": 1.5},
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"finals": {"conv": {**FINAL, "chosen": 2}}}, r"finals\.conv: .*took part"),
-        ({"finals": {"conv": {**FINAL, "medians_s": [[1.0]]}}}, r"finals\.conv: .*took part"),
-        ({"finals": {"conv": {**FINAL, "gain_s": float("nan")}}}, r"finals\.conv\.gain_s"),
-        ({"by_task": {"conv": [{"trace": [], "run_s": [1.0]}]}}, r"by_task\.conv\.0\.trace"),
-        ({"donors": {}}, ".*not every trial has a donor"),
-        ({"donors": {"conv": [7]}}, r"donors\.conv\.0"),
-        ({"rest_s": float("inf")}, "rest_s"),
-    ],
-    ids=str,
-)
-def test_a_round_that_was_never_held_so_is_damage(tmp_path, changes, expected):
-    wrong = {**ROUND, **changes}
-    path = with_events(tmp_path / "journal.jsonl", json.dumps(ROUND), json.dumps(wrong))
-    with pytest.raises(JournalError, match=rf"line 3 is damaged \({expected}"):
         Journal(path, {})
 
 
