@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
@@ -149,59 +149,29 @@ def _note_in(stream: BinaryIO, library: Path) -> tuple[Note, int]:
         if hashlib.sha256(text).digest() != sha256:
             raise ValueError("another digest")
         note = _parsed(Note, json.loads(text))
-        _check(note)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError):
         raise InputError(f"{library} has a damaged note: {_AGAIN}") from None
     return note, end - length
 
 
 def _parsed(kind: Any, value: Any) -> Any:
-    """A value of JSON as one of a type; raises one of several errors if it is none."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    """A value of JSON as one of a type; fields of later versions are left alone."""
+    arguments = get_args(kind)
     if is_dataclass(kind):
         made: Any = kind
-        optional = {each.name for each in fields(kind) if each.default_factory is not MISSING}
-        return made(
-            **{
-                name: _parsed(hint, value[name])
-                for name, hint in get_type_hints(kind).items()
-                if name in value or name not in optional
-            }
-        )
-    if origin is dict:
-        return {_parsed(str, key): _parsed(arguments[1], each) for key, each in value.items()}
-    if origin is tuple:
-        many = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
-        return tuple(_parsed(each, item) for each, item in zip(many, value, strict=True))
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{value!r} is no {kind}")
+        hints = get_type_hints(kind)
+        known = {name: each for name, each in value.items() if name in hints}
+        return made(**{name: _parsed(hints[name], each) for name, each in known.items()})
+    if get_origin(kind) is dict:
+        return {key: _parsed(arguments[1], each) for key, each in value.items()}
+    if get_origin(kind) is tuple:
+        return tuple(_parsed(arguments[0], each) for each in value)
     return value
 
 
-def _check(note: Note) -> None:
-    """Raise an error if a note says what no library can be."""
-    tensors = [each for one in note.functions for each in (*one.inputs, *one.outputs)]
-    names = {each.name for one in note.functions for each in one.inputs}
-    ranks = {each.name: len(each.shape) for each in tensors}
-    padded = [pair for one in note.paddable for pair in (*one.inputs.items(), *one.outputs.items())]
-    sound = (
-        note.functions
-        and note.threads > 0
-        and names >= note.limits.keys()
-        and all(0 <= axis < ranks.get(name, 0) for name, axis in padded)
-        and all(each.dtype in TYPES and min(each.shape, default=0) >= 0 for each in tensors)
-    )
-    if not sound or not isinstance(json.loads(note.target), dict):
-        raise ValueError("no library is like this")
-
-
 def tail(note: Note) -> bytes:
-    """A note as it stands behind a library."""
-    return framed(json.dumps(asdict(note), sort_keys=True).encode())
-
-
-def framed(text: bytes) -> bytes:
-    """A note's JSON with the file's end."""
+    """A note as it stands behind a library, with the file's end."""
+    text = json.dumps(asdict(note), sort_keys=True).encode()
     return text + END.pack(hashlib.sha256(text).digest(), len(text), _MARK)
 
 
