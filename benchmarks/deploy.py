@@ -75,7 +75,7 @@ def main() -> int:
             print(f"{model} is left out: {fault}", file=sys.stderr)
             continue
         reported = Metrics.read(places.benchmarked(model, options.strategy)).latency_ms
-        rows.append({"model": model, **figures._asdict(), "report_ms": reported, **latencies})
+        rows.append({"model": model, **figures, "report_ms": reported, **latencies})
         print(*_row(rows[-1]), flush=True)
     if not rows:
         print("no model has a library: make one with `fewtune run`", file=sys.stderr)

@@ -529,8 +529,6 @@ class TuningStep(Part):
     """The cost of one step of tuning, and its saving of the model's estimated latency."""
 
     name: str
-    # What it does, and when.
-    rule: str
     # Tasks that it measured candidates of, or took over.
     tasks: int
     trials: int
@@ -771,28 +769,18 @@ class BenchmarkReport(Artifact):
     # Null on a board, where onnxruntime does not run.
     speedup_over_onnxruntime: Spread | None = None
     speedup_over_openvino: Spread | None = None
-    # Error of the outputs over what rounding may move them, the worst element.
-    allowances: float | None = None
-    # Largest difference from onnxruntime, in outputs' units.
-    max_error: float | None = None
     max_relative_error: float
     kernels: list[KernelRow]
-    # Share of kernel time in tuned or shared tasks.
-    tuned_share: float | None
+    # Per cent of the kernels' time in kernels that were not searched.
+    outside_tuned_pct: float | None = None
     # Sum of weight * latency over the kernels.
     kernels_ms: float | None = None
     # Operations of all tasks over the tuned latency, 10^9 a second.
     model_gflops: float | None = None
-    # The same with every convolution counted as its plain sum of the filters it has; null where
-    # none is transformed or padded.
-    plain_gflops: float | None = None
-    # What of model_gflops is of products of bytes; null without any.
-    model_byte_gops: float | None = None
-    # Most the machine did in products of bytes; null where it has no instruction for them, or the
-    # model none of them.
-    peak_byte_gops: float | None = None
     # Most the machine did in float32 multiply-adds; null for a GPU.
     peak_gflops: float | None = None
+    # Of the measured peak, over the whole model.
+    peak_pct: float | None = None
     # What tuning time went to.
     steps: list[TuningStep] = []
     # Failed candidates by cause.
@@ -806,20 +794,6 @@ class BenchmarkReport(Artifact):
     # What disturbed the measurement, although it was repeated; empty if nothing did.
     disturbed: str = ""
     conditions: Conditions
-
-    @property
-    def peak_pct(self) -> float | None:
-        """Per cent of the machine's measured peak that the whole model reaches."""
-        if self.model_gflops is None or self.peak_gflops is None:
-            return None
-        of_bytes = self.model_byte_gops or 0.0
-        share = (self.model_gflops - of_bytes) / self.peak_gflops
-        return 100 * (share + of_bytes / (self.peak_byte_gops or self.peak_gflops))
-
-    @property
-    def outside_tuned_pct(self) -> float | None:
-        """Per cent of the kernels' time in kernels that were not searched."""
-        return None if self.tuned_share is None else 100 * (1 - self.tuned_share)
 
 
 class Metrics(Artifact):
@@ -852,8 +826,6 @@ class Metrics(Artifact):
     trials: int
     max_relative_error: float
     model_gflops: float | None = None
-    # With every convolution counted as its plain sum.
-    plain_gflops: float | None = None
     peak_gflops: float | None = None
     # Of the peak, over the whole model.
     peak_pct: float | None = None
@@ -893,22 +865,6 @@ class Metrics(Artifact):
         write_text(directory / self.file_name, canonical_json(self.figures()))
 
 
-class KernelPair(Part):
-    """One task in both libraries, timed where the model calls it, the libraries in turns."""
-
-    task: str
-    # In one run of the model.
-    calls: int
-    # One call in the selective library.
-    selective_ms: float
-    # One call in the full library.
-    full_ms: float
-    # Of all calls, selective less full, median of the rounds of all processes.
-    lost_ms: float
-    lost_p10_ms: float
-    lost_p90_ms: float
-
-
 class Comparison(Artifact):
     """Selective against full tuning of one model, measured interleaved, in some processes."""
 
@@ -926,15 +882,11 @@ class Comparison(Artifact):
     achieved_perf_pct: float
     achieved_perf_p10_pct: float
     achieved_perf_p90_pct: float
-    # The median of each process's rounds.
-    achieved_perf_by_process_pct: list[float] = []
     # Onnxruntime over selective latency, as achieved_perf_pct.
     speedup_over_onnxruntime: float | None = None
-    full_speedup_over_onnxruntime: float | None = None
     # Null where OpenVINO is not installed or cannot run the model.
     openvino_latency_ms: float | None = None
     speedup_over_openvino: float | None = None
-    full_speedup_over_openvino: float | None = None
     # Of full tuning's time, what the host kept from the cores.
     full_tuning_stolen_pct: float | None = None
     selective_tuning_stolen_pct: float | None = None
@@ -942,15 +894,7 @@ class Comparison(Artifact):
     measuring_stolen_pct: float | None = None
     tasks: int
     representatives: int
-    full_trials: int
-    selective_trials: int
-    # Error of the outputs over what rounding may move them, the worst element.
-    allowances: float | None = None
-    # Largest difference from onnxruntime, in outputs' units.
-    max_error: float | None = None
     max_relative_error: float
-    # The kernels of both libraries, most lost first.
-    kernels: list[KernelPair] = []
     # Of the libraries measured, by strategy.
     library_sha256: dict[str, str] = {}
     # As in a benchmark's report.

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import fewtune
 from fewtune.artifacts import (
@@ -63,19 +62,11 @@ print(json.dumps([taken_s, pages * os.sysconf("SC_PAGE_SIZE")]))
 _LIMIT_S = 120
 
 
-class StartFigures(NamedTuple):
-    """Medians of several processes each; resident memory is that after the first output."""
-
-    library_mb: float
-    onnx_mb: float
-    start_s: float
-    onnxruntime_start_s: float
-    resident_mb: float
-    onnxruntime_resident_mb: float
-
-
-def start_figures(library: Path, onnx: Path, rounds: int = 3) -> StartFigures:
+def start_figures(library: Path, onnx: Path, rounds: int = 3) -> dict[str, float]:
     """Start a library and onnxruntime in turns, from a loaded NumPy to the first output.
+
+    Gives medians of several processes by the names of `Metrics`; resident memory is that after the
+    first output.
 
     Parameters
     ----------
@@ -95,14 +86,14 @@ def start_figures(library: Path, onnx: Path, rounds: int = 3) -> StartFigures:
     ours, theirs = (
         [statistics.median(each) for each in zip(*rows, strict=True)] for rows in taken.values()
     )
-    return StartFigures(
-        library_mb=library.stat().st_size / MB,
-        onnx_mb=sum(each.stat().st_size for each in onnx.parent.glob(f"{onnx.name}*")) / MB,
-        start_s=ours[0],
-        onnxruntime_start_s=theirs[0],
-        resident_mb=ours[1] / MB,
-        onnxruntime_resident_mb=theirs[1] / MB,
-    )
+    return {
+        "library_mb": library.stat().st_size / MB,
+        "onnx_mb": sum(each.stat().st_size for each in onnx.parent.glob(f"{onnx.name}*")) / MB,
+        "start_s": ours[0],
+        "onnxruntime_start_s": theirs[0],
+        "resident_mb": ours[1] / MB,
+        "onnxruntime_resident_mb": theirs[1] / MB,
+    }
 
 
 def _first_output(runtime: str, path: str, threads: int, inputs: object) -> tuple[float, float]:
@@ -227,11 +218,11 @@ def _started(library: Path, onnx: Path, fingerprint: Fingerprint) -> tuple[dict[
         return {}, f"starting the library was not measured: it took over {fault.timeout:.0f} s"
     except (FewtuneError, OSError, RuntimeError) as fault:
         return {}, f"starting the library could not be measured: {last_line(fault)}"
-    return found._asdict(), (
-        f"the library has {found.library_mb:.3g} MB, the ONNX model {found.onnx_mb:.3g}; "
-        f"its first output comes {found.start_s:.3g} s after NumPy is loaded (onnxruntime's "
-        f"{found.onnxruntime_start_s:.3g}), with {found.resident_mb:.3g} MB resident (onnxruntime "
-        f"{found.onnxruntime_resident_mb:.3g})"
+    library_mb, onnx_mb, start_s, peers_start_s, resident_mb, peers_mb = found.values()
+    return found, (
+        f"the library has {library_mb:.3g} MB, the ONNX model {onnx_mb:.3g}; its first output "
+        f"comes {start_s:.3g} s after NumPy is loaded (onnxruntime's {peers_start_s:.3g}), with "
+        f"{resident_mb:.3g} MB resident (onnxruntime {peers_mb:.3g})"
     )
 
 
@@ -246,10 +237,11 @@ def _report(
     tuned, shared, compiled = result.tuned, result.shared, result.compiled
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     tuned_ms = stats["tuned"].median_ms
-    rows = kernel_rows(result, measured.kernels_s["tuned"], peak)
+    rows = kernel_rows(result, measured.kernels_s, peak)
     kernels_ms = sum((row.latency_ms or 0.0) * row.weight for row in rows)
     quiets = [measured.quiet] if measured.quiet else []
-    saved = result.imported.saved_flops
+    searched = sum(row.share for row in rows if row.is_searched and row.share is not None)
+    least_ms = peak.least_ms(result.flops, result.byte_flops) if peak else None
     return BenchmarkReport(
         model=result.selection.model,
         strategy=result.selection.strategy,
@@ -257,17 +249,13 @@ def _report(
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
         speedup_over_onnxruntime=interleave.ratio_if_measured(samples, "onnxruntime", "tuned"),
         speedup_over_openvino=interleave.ratio_if_measured(samples, OPENVINO, "tuned"),
-        allowances=max(found.allowances, compiled.allowances),
-        max_error=max(found.max_error, compiled.max_error),
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
-        tuned_share=sum(row.share for row in rows if row.is_searched and row.share is not None),
+        outside_tuned_pct=100 * (1 - searched),
         kernels_ms=kernels_ms,
         model_gflops=result.flops / tuned_ms / 1e6,
-        plain_gflops=(result.flops + saved) / tuned_ms / 1e6 if saved else None,
-        model_byte_gops=result.byte_flops / tuned_ms / 1e6 if result.byte_flops else None,
         peak_gflops=peak.gflops if peak else None,
-        peak_byte_gops=(peak.byte_gops or None) if peak and result.byte_flops else None,
+        peak_pct=100 * least_ms / tuned_ms if least_ms else None,
         steps=tuning_steps(result.tasks, result.predicted, result.selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=[
@@ -309,7 +297,6 @@ def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
         trials=tuned.trials + shared.trials,
         max_relative_error=report.max_relative_error,
         model_gflops=report.model_gflops,
-        plain_gflops=report.plain_gflops,
         peak_gflops=report.peak_gflops,
         peak_pct=report.peak_pct,
         outside_tuned_pct=report.outside_tuned_pct,

@@ -17,7 +17,6 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import interleave
 from fewtune.benchmark.interleave import disturbance
-from fewtune.benchmark.kernels import kernel_pairs
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.variants import Measurements, Variants
 from fewtune.machine.host import stolen_pct, stolen_s
@@ -89,11 +88,6 @@ def compare_strategies(
         **_tuning_figures(results["selective"].metrics, results["full"].metrics),
         **_latency_figures(measured),
         measuring_stolen_pct=stolen_pct(kept_s, passed_s),
-        kernels=kernel_pairs(
-            [each.kernels_s for each in measured],
-            compiled["selective"].other_names,
-            {row.task: row.weight for row in selective.kernels if row.weight},
-        ),
         conditions=Conditions(
             fingerprint=fingerprint,
             trials_per_task=selective.conditions.trials_per_task,
@@ -108,8 +102,7 @@ def compare_strategies(
         ),
     )
     comparison.write(directory)
-    text = tables.comparison_markdown(comparison, selective)
-    write_text(directory / "report.md", text)
+    write_text(directory / "report.md", tables.comparison_markdown(comparison))
     return comparison
 
 
@@ -123,38 +116,27 @@ def _tuning_figures(selective: Metrics, full: Metrics) -> dict[str, Any]:
         "selective_tuning_stolen_pct": selective.tuning_stolen_pct,
         "tasks": selective.tasks,
         "representatives": selective.representatives,
-        "full_trials": full.trials,
-        "selective_trials": selective.trials,
     }
 
 
 def _latency_figures(measured: Sequence[Measurements]) -> dict[str, Any]:
-    """Latencies, their ratios over the rounds of all processes, and the largest differences."""
+    """Latencies, their ratios over the rounds of all processes, and the largest difference."""
     every = {
         name: [taken for each in measured for taken in each.samples_s.get(name, [])]
         for name in measured[0].samples_s
     }
     median_ms = {name: interleave.latency_stats(taken).median_ms for name, taken in every.items()}
 
-    def over(peer: str, name: str) -> float | None:
-        ratio = interleave.ratio_if_measured(every, peer, name)
+    def over(peer: str) -> float | None:
+        ratio = interleave.ratio_if_measured(every, peer, "selective")
         return ratio.median if ratio else None
 
     return {
         **{f"{name}_latency_ms": median_ms.get(name) for name in [*median_ms, OPENVINO]},
         **interleave.achieved_pct(every["full"], every["selective"]),
-        "achieved_perf_by_process_pct": [
-            interleave.achieved_pct(each["full"], each["selective"])["achieved_perf_pct"]
-            for each in (process.samples_s for process in measured)
-        ],
-        "speedup_over_onnxruntime": over("onnxruntime", "selective"),
-        "full_speedup_over_onnxruntime": over("onnxruntime", "full"),
-        "speedup_over_openvino": over(OPENVINO, "selective"),
-        "full_speedup_over_openvino": over(OPENVINO, "full"),
-        **{
-            name: max(getattr(each.difference, name) for each in measured)
-            for name in ("allowances", "max_error", "max_relative_error")
-        },
+        "speedup_over_onnxruntime": over("onnxruntime"),
+        "speedup_over_openvino": over(OPENVINO),
+        "max_relative_error": max(each.difference.max_relative_error for each in measured),
     }
 
 

@@ -12,7 +12,7 @@ import psutil
 from fewtune.artifacts import MAIN, Fingerprint, ImportReport, TaskInfo
 from fewtune.benchmark import interleave, peers
 from fewtune.benchmark.interleave import Quiet
-from fewtune.benchmark.kernels import KernelSamples, kernels_in_turns
+from fewtune.benchmark.kernels import KernelSamples, kernel_samples
 from fewtune.benchmark.peers import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.deploy.session import InferenceSession
 from fewtune.errors import InputError
@@ -81,8 +81,8 @@ class Measurements(NamedTuple):
         The largest difference of the libraries' outputs from onnxruntime's.
     copies : int
         Copies of each library that fit into memory.
-    kernels_s : dict of KernelSamples
-        Times of kernels where the model calls them, by library; empty on a board.
+    kernels_s : KernelSamples
+        Times of one library's kernels where the model calls them; empty on a board.
     peers : dict of str
         Versions of the optional peers that were also measured.
     remarks : list of str
@@ -94,7 +94,7 @@ class Measurements(NamedTuple):
     samples_s: interleave.Samples
     difference: Difference
     copies: int
-    kernels_s: dict[str, KernelSamples]
+    kernels_s: KernelSamples
     peers: dict[str, str]
     remarks: list[str]
     quiet: Quiet | None = None
@@ -238,14 +238,14 @@ class Variants:
             return None
 
     def measure(self, rounds: int, known_within: float | None = None) -> Measurements:
-        """Compare the libraries' outputs, then measure all variants, then the kernels."""
+        """Compare outputs, then measure all variants, then the kernels if there is one library."""
         found = Difference()
         for name in self._compiled:
             found = found.worse(self.difference(name))
         quiet = Quiet(self._threads, self.options.wait_s) if self._is_here else None
         samples_s = self.measured(rounds, known_within, quiet)
-        none: dict[str, KernelSamples] = {name: {} for name in self._compiled}
-        kernels_s = kernels_in_turns(self._compiled) if self._is_here else none
+        only = [*self._compiled.values()] if self._is_here else []
+        kernels_s = kernel_samples(only[0]) if len(only) == 1 else {}
         return Measurements(
             samples_s, found, self.options.copies, kernels_s, self.peers, self.remarks, quiet
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, KernelRow
 from fewtune.report import tables
-from fewtune.report.tables import PHASES, Result, steps_table
+from fewtune.report.tables import Result, steps_table
 from fewtune.util.table import Table
 
 _STYLE = """
@@ -136,8 +136,7 @@ def _of_result(result: Result) -> list[str]:
     table = _table(tables.kernel_table(report))
     parts.append(f"<details><summary>Every kernel</summary>{table}</details>")
     if report.steps:
-        parts += [f"<h2>What tuning time went to, {name}</h2>", _steps(report)]
-        parts.append(_table(steps_table(report.steps)))
+        parts += [f"<h2>What tuning time went to, {name}</h2>", _table(steps_table(report.steps))]
     if report.remarks:
         lines = "".join(f"<li>{_text(line)}</li>" for line in report.remarks)
         parts.append(f"<h2>Remarks, {name}</h2><ul>{lines}</ul>")
@@ -146,6 +145,8 @@ def _of_result(result: Result) -> list[str]:
 
 def _kernels(report: BenchmarkReport) -> str:
     """Where the model's time goes: the heaviest kernels, coloured by where schedules come from."""
+    from matplotlib.patches import Patch
+
     rows = [row for row in sorted(report.kernels, key=KernelRow.order) if row.latency_ms]
     rows = rows[:_MOST_KERNELS][::-1]
     kinds: dict[str, str] = {
@@ -156,35 +157,9 @@ def _kernels(report: BenchmarkReport) -> str:
         axes.barh(place, (row.latency_ms or 0.0) * row.weight, color=kinds[row.schedule])
     axes.set_yticks(range(len(rows)), [row.task for row in rows], parse_math=False, fontsize=8)
     axes.set_xlabel("ms of all calls in one run")
-    _legend(axes, kinds)
-    return _svg(figure, f"kernels-{report.strategy}")
-
-
-def _steps(report: BenchmarkReport) -> str:
-    """A bar for each step of tuning, split into its phases."""
-    kinds = {text.removesuffix(" s"): f"C{place}" for place, text in enumerate(PHASES.values())}
-    kinds["else"] = "#cccccc"
-    figure, axes = _figure(0.34 * len(report.steps) + 1.0)
-    for place, step in enumerate(reversed(report.steps)):
-        parts_s = [getattr(step, phase) for phase in PHASES]
-        begin_s = 0.0
-        for part_s, color in zip(
-            [*parts_s, step.spent_s - sum(parts_s)], kinds.values(), strict=True
-        ):
-            axes.barh(place, max(0.0, part_s), left=begin_s, color=color)
-            begin_s += max(0.0, part_s)
-    names = [step.name for step in reversed(report.steps)]
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_xlabel("seconds")
-    _legend(axes, kinds)
-    return _svg(figure, f"steps-{report.strategy}")
-
-
-def _legend(axes: Any, kinds: Mapping[str, str]) -> None:
-    from matplotlib.patches import Patch
-
     handles = [Patch(color=color, label=kind) for kind, color in kinds.items()]
     axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return _svg(figure, f"kernels-{report.strategy}")
 
 
 def _figure(height: float) -> tuple[Any, Any]:

@@ -6,14 +6,12 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fewtune.artifacts import (
     BenchmarkReport,
     Comparison,
     Conditions,
-    KernelPair,
     KernelRow,
     LatencyStats,
     Metrics,
@@ -136,12 +134,10 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
     if selective is None or full is None:
         return False
     tuning_s = (comparison.selective_tuning_s, comparison.full_tuning_s)
-    return tuning_s == (selective.metrics.tuning_s, full.metrics.tuning_s) and all(
-        # Older reports do not hold it.
-        None in (measured := (comparison.library_sha256.get(name), each.benchmark.library_sha256))
-        or measured[0] == measured[1]
-        for name, each in (("selective", selective), ("full", full))
-    )
+    measured = [comparison.library_sha256.get(name) for name in ("selective", "full")]
+    return tuning_s == (selective.metrics.tuning_s, full.metrics.tuning_s) and measured == [
+        each.benchmark.library_sha256 for each in (selective, full)
+    ]
 
 
 def _of_tuned(text: Callable[[LatencyStats], str]) -> Callable[[Result], str]:
@@ -308,20 +304,8 @@ def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:
 if TYPE_CHECKING:
     from fewtune.task.extract import Task
 
-PHASES = {
-    "search_s": "searching s",
-    "build_s": "building s",
-    "run_s": "measuring s",
-    "check_s": "checking s",
-}
+_PHASES = ("search_s", "build_s", "run_s", "check_s")
 _SEARCHED, _SELECTING, _PREDICTING = "search of the selected", "selecting", "predicting"
-_RULES = {
-    _PREDICTING: "each task takes the schedule that is rated best, or the bank's where that holds "
-    "this very task; it is built, and its outputs are compared",
-    _SELECTING: "design spaces are compared, and similar tasks clustered",
-    _SEARCHED: "batches where the model gains most, until the next one promises less than "
-    "tune.least_gain or the trials are spent; before them default schedules are measured",
-}
 
 
 def tuning_steps(
@@ -349,9 +333,7 @@ def tuning_steps(
         if line.default_ms is not None and line.best_ms is not None
     ]
     first = [
-        TuningStep(
-            name=name, rule=_RULES[name], tasks=count, trials=0, spent_s=spent_s, search_s=spent_s
-        )
+        TuningStep(name=name, tasks=count, trials=0, spent_s=spent_s, search_s=spent_s)
         for name, count, spent_s in (
             (_PREDICTING, len(predicted.tasks), predicted.predicting_s),
             (_SELECTING, len(calls), selecting_s),
@@ -359,19 +341,14 @@ def tuning_steps(
     ]
     searched = TuningStep(
         name=_SEARCHED,
-        rule=_RULES[_SEARCHED],
         tasks=len(tuned.tasks),
         trials=tuned.trials,
         spent_s=tuned.tuning_s,
         gained_ms=sum(gains_ms) if gains_ms else None,
         model_update_s=tuned.model_update_s,
-        **{phase: getattr(tuned, phase) for phase in PHASES},
+        **{phase: getattr(tuned, phase) for phase in _PHASES},
     )
     return [step for step in (*first, searched, *shared.rounds) if step.spent_s]
-
-
-def _phase_text(name: str, step: TuningStep) -> str:
-    return number(getattr(step, name))
 
 
 _STEP_COLUMNS: dict[str, Callable[[TuningStep], str]] = {
@@ -379,7 +356,10 @@ _STEP_COLUMNS: dict[str, Callable[[TuningStep], str]] = {
     "tasks": lambda step: str(step.tasks),
     "trials": lambda step: str(step.trials or MISSING),
     "spent s": lambda step: number(step.spent_s),
-    **{text: partial(_phase_text, name) for name, text in PHASES.items()},
+    "searching s": lambda step: number(step.search_s),
+    "building s": lambda step: number(step.build_s),
+    "measuring s": lambda step: number(step.run_s),
+    "checking s": lambda step: number(step.check_s),
     "gained ms": lambda step: MISSING if step.gained_ms is None else f"{step.gained_ms:.3f}",
 }
 
@@ -390,15 +370,8 @@ def steps_table(steps: Sequence[TuningStep]) -> Table:
 
 
 def steps_markdown(steps: Sequence[TuningStep]) -> str:
-    """The table with each step's rule; empty if no step is known."""
-    if not steps:
-        return ""
-    rules = "".join(f"- {step.name}: {step.rule}.\n" for step in steps)
-    return f"### What tuning time went to\n\n{steps_table(steps).markdown()}\n{rules}\n"
-
-
-# Rows of a table of losses; tasks on which nothing was lost are in none.
-_MOST_LOSSES = 8
+    """The table under its heading; empty if no step is known."""
+    return f"### What tuning time went to\n\n{steps_table(steps).markdown()}\n" if steps else ""
 
 
 _KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
@@ -435,58 +408,9 @@ def latency_table(variants: Iterable[tuple[str, LatencyStats]]) -> Table:
     return Table.of(variants, _LATENCY_COLUMNS)
 
 
-def _gflops(row: KernelRow, latency_ms: float) -> str:
-    """The rate of a kernel at another latency than its row's."""
-    return number((row.gflops or 0.0) * (row.latency_ms or 0.0) / latency_ms or None)
-
-
-_LOSS_COLUMNS: dict[str, Callable[[tuple[KernelPair, KernelRow]], str]] = {
-    "task": lambda each: each[0].task,
-    "calls": lambda each: str(each[0].calls),
-    "selective ms": lambda each: number(each[0].selective_ms),
-    "full ms": lambda each: number(each[0].full_ms),
-    "lost ms [p10 - p90]": lambda each: (
-        f"{each[0].lost_ms:.3f} [{each[0].lost_p10_ms:.3f} - {each[0].lost_p90_ms:.3f}]"
-    ),
-    "selective GFLOPS": lambda each: _gflops(each[1], each[0].selective_ms),
-    "full GFLOPS": lambda each: _gflops(each[1], each[0].full_ms),
-    "schedule": lambda each: each[1].schedule,
-    "donor": lambda each: each[1].donor or MISSING,
-}
-
-
-def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
-    """The few tasks on which selective tuning lost most, by the loss of the whole model.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        Its kernels were timed where the model calls them, both libraries in turns.
-    selective : BenchmarkReport
-        Of the same model; it says where the tasks' schedules come from.
-    """
-    known = {row.task: row for row in selective.kernels}
-    lost = [(pair, known[pair.task]) for pair in comparison.kernels if pair.lost_ms > 0]
-    return Table.of(lost[:_MOST_LOSSES], _LOSS_COLUMNS, frozenset({0, 7, 8}))
-
-
-def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> str:
-    """Selective against full tuning of one model, and the tasks that make the difference."""
-    text = comparisons_markdown([comparison])
-    if comparison.disturbed:
-        text += f"\n{_disturbed_text(comparison.disturbed)}"
-    losses = loss_table(comparison, selective)
-    if not losses.rows:
-        return text
-    lost = [pair.lost_ms for pair in comparison.kernels if pair.lost_ms > 0]
-    gained = [-pair.lost_ms for pair in comparison.kernels if pair.lost_ms < 0]
-    return (
-        f"{text}\n### What selective tuning lost\n\nEvery kernel where the model calls it, both "
-        f"libraries in turns in {comparison.conditions.processes} processes; what is lost is of "
-        f"all calls of one run.\n\n{losses.markdown()}\n"
-        f"In sum {number(sum(lost))} ms a run are lost (tasks: {len(lost)}) and "
-        f"{number(sum(gained))} gained (tasks: {len(gained)}).\n"
-    )
+def comparison_markdown(comparison: Comparison) -> str:
+    """Selective against full tuning of one model."""
+    return f"{comparisons_markdown([comparison])}\n{_disturbed_text(comparison.disturbed)}"
 
 
 def benchmark_markdown(report: BenchmarkReport) -> str:

@@ -51,15 +51,6 @@ from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.util.files import file_sha256
 
-_RULES = {
-    "in the model": "the tasks from which most is expected get contenders: their donors' best "
-    "schedules, those that are rated best, children of the fastest; all take turns in the model, "
-    "counting what the kernels after them lose",
-    "alone": "the same, each task's contenders in turns by themselves",
-    "other shapes": "each task of another shape measures the schedule that the largest shape's "
-    "task like it has now, moved to its own extents",
-}
-
 
 def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     tasks: list[Task],
@@ -333,7 +324,6 @@ def rounds_of(events: list[dict[str, Any]]) -> list[ShareRound]:
         gained_ms = sum(final.gain_s for final in finals.values()) * 1e3
         found[event["round"]] = ShareRound(
             name=event["round"],
-            rule=_RULES[event["round"]],
             tasks=max(contested, before.tasks if before is not None else 0),
             trials=trials + (before.trials if before is not None else 0),
             spent_s=round(spent.total_s(), 3),

@@ -9,7 +9,7 @@ from fewtune.artifacts import (
     SharedTask,
     TuneReport,
 )
-from fewtune.benchmark.kernels import KernelSamples, StepResults, kernel_pairs, kernel_rows
+from fewtune.benchmark.kernels import StepResults, kernel_rows
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.verify.session import random_inputs
@@ -54,27 +54,6 @@ def test_a_latency_is_that_of_all_calls_over_their_number():
     assert sum(row.share for row in rows) == pytest.approx(1.0)
     assert {row.schedule for row in rows if row.task in aside} <= {"default", "predicted"}
     assert [row.schedule for row in rows if row.task == unmeasured] == ["predicted"]
-
-
-def rounds(**samples_s: list[float]) -> KernelSamples:
-    return samples_s
-
-
-def test_what_is_lost_is_judged_round_by_round():
-    processes = [
-        # The machine was half as fast in the second round, for both.
-        {"selective": rounds(conv=[0.012, 0.024], relu=[0.001, 0.002]),
-         "full": rounds(conv=[0.010, 0.020], relu=[0.003, 0.006])},
-        {"selective": rounds(conv=[0.013], relu=[0.001]),
-         "full": rounds(conv=[0.010], relu=[0.003])},
-    ]  # fmt: skip
-    lost, gained = kernel_pairs(processes, {"relu": "relu6"}, {"conv": 2, "relu6": 1})
-    assert (lost.task, gained.task) == ("conv", "relu6")
-    assert lost.lost_ms == pytest.approx(3.0)
-    assert lost.lost_p10_ms < lost.lost_ms < lost.lost_p90_ms
-    # The figures of one call.
-    assert (lost.selective_ms, lost.full_ms) == pytest.approx((6.5, 5.0))
-    assert gained.lost_ms == pytest.approx(-2.0)
 
 
 @pytest.mark.slow

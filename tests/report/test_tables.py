@@ -99,10 +99,11 @@ def test_a_comparison_of_earlier_results_is_not_shown():
     assert not belongs(comparison, selective, None)
     # Compiled anew, at the same cost of tuning, it is another library.
     libraries = comparison.model_copy(update={"library_sha256": {"selective": "a", "full": "b"}})
-    assert belongs(libraries, selective, full)
     for digest, is_same in (("a", True), ("c", False)):
         built = selective.benchmark.model_copy(update={"library_sha256": digest})
-        assert belongs(libraries, replace(selective, benchmark=built), full) == is_same
+        other = full.benchmark.model_copy(update={"library_sha256": "b"})
+        pair = replace(selective, benchmark=built), replace(full, benchmark=other)
+        assert belongs(libraries, *pair) == is_same
     assert distinct_comparisons(results()) == [comparison]
 
 
