@@ -237,11 +237,11 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
     "bank": 230,
-    "benchmark": 1073,
+    "benchmark": 1007,
     "compile": 667,
-    "deploy": 914,
+    "deploy": 880,
     "fleet": 497,
-    "loose": 1065,
+    "loose": 1033,
     "machine": 333,
     "measure": 539,
     "model": 3321,
@@ -249,22 +249,22 @@ BUDGETS = {
     "prediction": 353,
     "onnx_graph": 3743,
     "predictor": 715,
-    "process": 948,
+    "process": 904,
     "progress": 165,
-    "report": 623,
+    "report": 549,
     "research": 510,
     "runtime": 960,
     "schedule": 1816,
     "schedule_check": 486,
     "search": 634,
     "selection": 218,
-    "sharing": 759,
+    "sharing": 750,
     "similarity": 109,
     "steps": 231,
-    "storage": 366,
+    "storage": 264,
     "task": 517,
     "timing": 326,
-    "trial": 163,
+    "trial": 150,
     "tuning": 1011,
     "tvm_compat": 323,
     "util": 294,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5499, ("tests",): 16727}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5476, ("tests",): 16619}
 
 
 def code_lines(path: Path) -> int:
