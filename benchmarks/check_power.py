@@ -54,6 +54,7 @@ from fewtune.model.lower import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import load
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.options import ImportOptions
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
@@ -66,8 +67,8 @@ from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
-from fewtune.verify.session import OnnxruntimeSession, known_values, tensor_specs
 from fewtune.verify.taps import ROOM
+from fewtune.verify.values import known_values, tensor_specs
 
 THREADS = 2
 Arrays = list[np.ndarray]
@@ -198,7 +199,7 @@ def attribute_outcomes(model: Subject, count: int, generator: np.random.Generato
         names = [*outputs, *(name for name in [*inside, own] if name not in outputs)]
         names = list(dict.fromkeys(names))
         wrong, right = (
-            OnnxruntimeSession(with_outputs(each, names, known), THREADS)
+            OnnxruntimeSession(with_outputs(light(each), names, known), THREADS)
             for each in (faults[place].applied(simplified), simplified)
         )
         refused, same = False, True

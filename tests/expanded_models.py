@@ -12,7 +12,7 @@ from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.operators.recurrent import UNROLLED
 from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.session import run_onnxruntime
+from tests.made.outputs import run_onnxruntime
 
 
 def node_model(

@@ -10,9 +10,9 @@ from onnx import ModelProto
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests.made import onnx_text
 from tests.made.compiled import compiled
+from tests.made.outputs import run_onnxruntime
 from tests.tuned_tiny import target
 
 

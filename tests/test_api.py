@@ -19,9 +19,9 @@ import fewtune
 from fewtune.artifacts import BenchmarkReport, ImportReport, PredictReport, TaskTable, TuneReport
 from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
-from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models
 from tests.made.command import python
+from tests.made.outputs import run_onnxruntime
 from tests.quantized_models import quantized_network
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.messages import cannot_load, short_message
+from fewtune.onnx_graph.session import cannot_load, short_message
 
 OPENVINO = "openvino"
 # Beginnings of lines in its reports that only name its own sources.

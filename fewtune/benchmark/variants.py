@@ -21,6 +21,7 @@ from fewtune.machine.peak import PeakMeter
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE, read_lowered, shape_folder
 from fewtune.model.one_module import largest_alone
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.options import BenchmarkOptions
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import has_own_device, target_from_json
@@ -28,7 +29,6 @@ from fewtune.runtime.tvm import relax, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
-from fewtune.verify.session import OnnxruntimeSession
 
 # Weights that building a model holds at most, in the process that compiles and in this one.
 _COPIES = 8

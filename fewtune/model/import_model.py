@@ -58,8 +58,8 @@ from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Draw, Reference
-from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
+from fewtune.verify.values import tensor_specs
 
 LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
@@ -364,7 +364,7 @@ class _Comparison:
         plain = OptionalSteps(dict.fromkeys(STEPS, ""))
         here = checking_target(target)
 
-        def outputs_of(opened: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        def outputs_of(opened: LightModel, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
             lowered = lower(opened, target, "NCHW", steps=plain)
             built = CompiledModel(build_executable(lowered, here), here)
             return built.outputs(self._ordered(feeds))
@@ -372,8 +372,8 @@ class _Comparison:
         try:
             at("searching for the operator that differs")
             feeds = self.reference.worst_draw(self._run).feeds
-            model = self._simplified.whole()
-            return locate(model, feeds, outputs_of, self._threads, self._options.seed)
+            given = self._simplified, feeds
+            return locate(*given, outputs_of, self._threads, self._options.seed)
         except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
             return f"the operator that differs could not be found ({last_line(fault)})"
 

@@ -7,17 +7,16 @@ that it does not find are taken from runs of onnxruntime.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from fewtune.errors import InputError, MachineError
-from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import (
     RANDOM,
     STANDARD,
@@ -36,11 +35,11 @@ from fewtune.onnx_graph.graph import (
     values_of,
 )
 from fewtune.onnx_graph.inputs import constant_arrays, input_shapes
-from fewtune.onnx_graph.messages import cannot_load, short_message
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Scope
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
 from fewtune.util.asked import asked
 
@@ -190,18 +189,16 @@ def _inline_constant_branches(model: ModelProto) -> ModelProto:
     settled = expand(model, {"If": inline_constant_if})
     if _branch_count(settled) == _branch_count(model):
         return model
-    feeds = list(draws(model))
-    given, made = (run_onnxruntime_once(each, feeds) for each in (model, settled))
-    compared = [
-        not isinstance(ours, Exception)
-        and all(
-            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            for a, b in zip(theirs, ours, strict=True)
-        )
-        for theirs, ours in zip(given, made, strict=True)
-        if not isinstance(theirs, Exception)
-    ]
-    return settled if compared and all(compared) else model
+    sessions = [OnnxruntimeSession(each, 0, optimised=False) for each in (model, settled)]
+    is_same = False
+    for feeds in draws(model):
+        with contextlib.suppress(InputError):
+            theirs, ours = (session.run(feeds) for session in sessions)
+            for one, other in zip(theirs, ours, strict=True):
+                if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
+                    return model
+            is_same = True
+    return settled if is_same else model
 
 
 def _branch_count(model: ModelProto) -> int:
@@ -401,42 +398,6 @@ def complete_shapes(
     return {name: node for node in model.graph.node for name in node.output if name in varying}
 
 
-def run_onnxruntime_once(
-    model: ModelProto, feeds: Sequence[Mapping[str, np.ndarray]]
-) -> list[list[Any] | Exception]:
-    """Run a model of any size on some inputs, without onnxruntime's optimizations.
-
-    Returns
-    -------
-    results : list
-        By run, the outputs, or the exception that it raised.
-
-    Raises
-    ------
-    InputError
-        If onnxruntime cannot load the model.
-    """
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # the exception of a failed run says enough
-    given, arrays = light(model)
-    held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-    options.add_external_initializers(list(arrays), held)
-    try:
-        session = onnxruntime.InferenceSession(
-            given.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-        raise InputError(cannot_load(error)) from None
-    results: list[list[Any] | Exception] = []
-    for inputs in feeds:
-        try:
-            results.append(session.run(None, dict(inputs)))
-        except Exception as error:  # noqa: BLE001 (as above)
-            results.append(error)
-    return results
-
-
 def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
     """Draw inputs in three ways; in one of them all are positive, in another integers are zero."""
     for way in range(3):
@@ -470,13 +431,19 @@ def _observed(
     for value in light_model.graph.output:
         if value.name in names and value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    feeds = [dict(samples)] if samples else []
-    results = run_onnxruntime_once(attach_weights(light_model, weights), [*feeds, *draws(model)])
-    good = [result for result in results if not isinstance(result, Exception)][:_WANTED_RUNS]
-    if not good:
-        fault = next(result for result in results if isinstance(result, Exception))
-        raise InputError(f"onnxruntime cannot run the model: {short_message(fault)}")
-    return [dict(zip(shown, result, strict=True)) for result in good]
+    session = OnnxruntimeSession(attach_weights(light_model, weights), 0, optimised=False)
+    found: list[dict[str, Any]] = []
+    reason = ""
+    for feeds in [*([dict(samples)] if samples else []), *draws(model)]:
+        try:
+            found.append(dict(zip(shown, session.run(feeds), strict=True)))
+        except InputError as fault:
+            reason = reason or str(fault)
+        if len(found) == _WANTED_RUNS:
+            break
+    if not found:
+        raise InputError(reason)
+    return found
 
 
 def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:

@@ -9,11 +9,12 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, light
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter, is_quantised, is_quantising
-from fewtune.verify.session import OnnxruntimeSession, Value, known_values
-from fewtune.verify.taps import ROOM, Observable, Site, Tap, Written, find_sites, written_by
+from fewtune.verify.taps import ROOM, Observable, Site, Tap, find_sites, written_by
+from fewtune.verify.values import Value, known_values
 
 # Most elements of all values that are computed, and of those that are stored: 512 and 64 MiB of
 # float32. The largest values are left out.
@@ -23,6 +24,8 @@ _MOST_PASSES = 6
 # Most operators between two quantizations that onnxruntime fuses to one, such as Conv and Relu.
 _MOST_FUSED = 3
 _LOG = logging.getLogger(__name__)
+# A tap, and what the untuned library writes there.
+_Tapped = tuple[Tap, np.ndarray | None]
 
 
 class IntermediateValues:
@@ -71,9 +74,13 @@ class IntermediateValues:
                     break
             kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_STORED)
             taps = self._with_noise([each for each in sites if each[1] in kept])
-            if self._is_quantised:
-                return self._stepped(taps, written)
-            return _without_doubles(taps, written)
+            arrays = {(each.kernel, each.call): each.array for each in written}
+            values = [
+                tap.site.value_of(arrays[tap.site.kernel, tap.site.call], tap.expected.values)
+                for tap in taps
+            ]
+            judged = self._stepped if self._is_quantised else _without_doubles
+            return judged(list(zip(taps, values, strict=True)))
         except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
             _LOG.warning("values inside the model are not compared: %s", fault)
             return []
@@ -86,12 +93,10 @@ class IntermediateValues:
         ]
         return [Tap(site, each, True) for site, each in expected if is_byte(each.values.dtype)]
 
-    def _stepped(self, taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
+    def _stepped(self, taps: Sequence[_Tapped]) -> list[Tap]:
         """Compare bytes by steps wherever the untuned library passes that comparison."""
-        arrays = {(each.kernel, each.call): each.array for each in written}
         found, off, whole = [], 0, 0
-        for tap in taps:
-            value = tap.site.value_of(arrays[tap.site.kernel, tap.site.call], tap.expected.values)
+        for tap, value in taps:
             if not is_byte(tap.expected.values.dtype) or value is None:
                 found.append(tap)
                 continue
@@ -140,20 +145,18 @@ class IntermediateValues:
         return [Tap(site, self._measured[name]) for site, name in sites]
 
 
-def _without_doubles(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
+def _without_doubles(taps: Sequence[_Tapped]) -> list[Tap]:
     """Drop taps at which an almost equal value is written, if another kernel writes the value.
 
     A convolution with a small bias, for example, writes almost the same as the kernel after it.
     """
-    arrays = {(each.kernel, each.call): each.array for each in written}
     wrong, right = [], set()
-    for tap in taps:
-        value = tap.site.value_of(arrays[tap.site.kernel, tap.site.call], tap.expected.values)
+    for tap, value in taps:
         if value is not None and compare(value, tap.expected, ROOM).allowances <= 1:
             right.add(tap.expected.name)
         else:
             wrong.append(tap.site)
-    return [tap for tap in taps if tap.site not in wrong or tap.expected.name not in right]
+    return [tap for tap, _ in taps if tap.site not in wrong or tap.expected.name not in right]
 
 
 def _smallest(values: Mapping[str, Value], most: int) -> list[str]:

@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
-from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.onnx_graph.graph import attach_weights, detach_weights, operator_name
+from fewtune.onnx_graph.external_data import LightModel
+from fewtune.onnx_graph.graph import operator_name
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.session import OnnxruntimeSession, Value, known_values
+from fewtune.verify.values import Value, known_values
 
 # Values compared in one run: each becomes an output, and prevents the fusion of two operators.
 _AT_ONCE = 24
-_Run = Callable[[ModelProto, dict[str, np.ndarray]], Sequence[np.ndarray]]
+_Run = Callable[[LightModel, dict[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 def locate(
-    model: ModelProto, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int = 0
+    model: LightModel, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int = 0
 ) -> str:
     """Find the first node in graph order whose output exceeds its allowance.
 
@@ -28,10 +29,10 @@ def locate(
     as a part of a sentence. If no value differs, it says that the difference is gone when
     intermediate values are outputs.
     """
-    values = known_values(model)
+    values = known_values(model.model)
     nodes = [
         node
-        for node in model.graph.node
+        for node in model.model.graph.node
         if node.output and node.output[0] in values and node.op_type != "Constant"
     ]
     low, high = 0, len(nodes)
@@ -39,7 +40,7 @@ def locate(
     while True:
         places = _spread(low, high)
         looked = [nodes[place] for place in places]
-        opened = _opened(model, [node.output[0] for node in looked], values)
+        opened = with_outputs(model, [node.output[0] for node in looked], values)
         texts = _differences(opened, feeds, run, threads, seed)
         bad = next((n for n, text in enumerate(texts) if text), None)
         if bad is None:
@@ -68,31 +69,24 @@ def _spread(low: int, high: int) -> list[int]:
     return sorted({int(place) for place in np.linspace(low, high - 1, count).round()})
 
 
-def with_outputs(
-    model: ModelProto | LightModel, names: Sequence[str], values: dict[str, Value]
-) -> LightModel:
+def with_outputs(model: LightModel, names: Sequence[str], values: dict[str, Value]) -> LightModel:
     """A copy of a model with these outputs instead of its own; weights are shared."""
-    given, arrays = light(model)
-    return LightModel(_opened(given, names, values), arrays)
-
-
-def _opened(model: ModelProto, names: Sequence[str], values: dict[str, Value]) -> ModelProto:
-    light_model, weights = detach_weights(model)
-    del light_model.graph.output[:]
+    opened = ModelProto()
+    opened.CopyFrom(model.model)
+    del opened.graph.output[:]
     for name in names:
         shape, element_type = values[name]
-        light_model.graph.output.append(helper.make_tensor_value_info(name, element_type, shape))
-    return attach_weights(light_model, weights)
+        opened.graph.output.append(helper.make_tensor_value_info(name, element_type, shape))
+    return LightModel(opened, model.arrays)
 
 
 def _differences(
-    opened: ModelProto, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int
+    opened: LightModel, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int
 ) -> list[str]:
     """The difference of each output; empty if it is within its allowance."""
-    shared = light(opened)
-    outputs = [np.asarray(each) for each in OnnxruntimeSession(shared, threads).run(feeds)]
-    other = OnnxruntimeSession(shared, threads, optimised=False).run(feeds)
-    expected = NoiseMeter(shared, threads, {}).expected(feeds, outputs, seed, other)
+    outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
+    other = OnnxruntimeSession(opened, threads, optimised=False).run(feeds)
+    expected = NoiseMeter(opened, threads, {}).expected(feeds, outputs, seed, other)
     texts = []
     for actual, each in zip(run(opened, feeds), expected, strict=True):
         found = compare(np.asarray(actual), each)

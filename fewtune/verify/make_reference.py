@@ -12,13 +12,13 @@ from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.onnx_graph.simplify import inferred
 from fewtune.util.asked import asked
 from fewtune.verify.comparison import Expected
-from fewtune.verify.draws import GIVEN, LIMITS
+from fewtune.verify.draws import GIVEN, LARGER, LIMITS
 from fewtune.verify.noise import RUNS, NoiseMeter, is_quantised
 from fewtune.verify.reference import Checked, Draw, Reference
-from fewtune.verify.session import OnnxruntimeSession
 
 # Least share of an output that is not NaN, in draws that are used for lack of better ones.
 _LEAST_NUMBERS = 0.25
@@ -112,7 +112,7 @@ class _Maker:
 
     def add_rare(self, number: int, draw: Draw) -> None:
         """Add a draw of inputs that models seldom get, if onnxruntime is sure of its outputs."""
-        is_checked = draw.name == LIMITS
+        is_checked = draw.name in (LIMITS, LARGER)
         try:
             values = self.outputs(draw)
             if not _has_numbers(values):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, array_of, light
 from fewtune.onnx_graph.graph import attach_weights, detach_weights, graph_inputs, set_nodes
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import PEAK, Expected, is_graded
-from fewtune.verify.session import OnnxruntimeSession, known_values
+from fewtune.verify.values import Value, known_values
 
 RUNS = 6
 # Half the width of random factors by element type: 32 units in the last place, 6 for float16. In
@@ -61,15 +61,6 @@ def is_quantised(model: ModelProto) -> bool:
     return any(map(is_quantising, model.graph.node))
 
 
-class _Feed(NamedTuple):
-    """An additional input: random factors around one, by up to ``reach``."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    reach: float
-
-
 class _Jittered:
     """A model with additional inputs, which move its inputs, its weights, and sums of these.
 
@@ -81,20 +72,17 @@ class _Jittered:
         rounds = any(node.op_type in _ROUNDED for node in model.graph.node)
         self._is_quantised = is_quantised(model)
         self.takes_steps = rounds or self._is_quantised
-        self._known, self._feeds = known_values(model), list[_Feed]()
+        self._known, self._feeds = known_values(model), dict[str, Value]()
         moving = [value.name for value in graph_inputs(model.graph)]
         moving += [each.name for each in model.graph.initializer if self._moves(each)]
         sources = {name for name in moving if self._is_float(name)}
         light_model, weights = detach_weights(model)
         set_nodes(light_model, self._nodes(light_model, sources))
-        for feed in self._feeds:
-            element_type = helper.np_dtype_to_tensor_dtype(feed.dtype)
-            light_model.graph.input.append(
-                helper.make_tensor_value_info(feed.name, element_type, feed.shape)
-            )
+        for name, (shape, kind) in self._feeds.items():
+            light_model.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
         self.model = attach_weights(light_model, weights)
         # Long enough that two inputs of a run seldom begin at the same offset.
-        self._room = 2 * max((prod(feed.shape) for feed in self._feeds), default=0) + 4096
+        self._room = 2 * max((prod(each.shape) for each in self._feeds.values()), default=0) + 4096
 
     def _moves(self, tensor: TensorProto) -> bool:
         count = prod(tensor.dims)
@@ -135,10 +123,7 @@ class _Jittered:
 
     def _product(self, source: str, of: str, result: str) -> NodeProto:
         """A node that multiplies a value, of the shape of ``of``, by factors."""
-        shape, element_type = self._known[of]
-        reach = max(_AMPLITUDE[element_type], _QUANTISED if self._is_quantised else 0.0)
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element_type))
-        self._feeds.append(_Feed(f"{of}/factor", tuple(shape), dtype, reach))
+        self._feeds[f"{of}/factor"] = self._known[of]
         return helper.make_node("Mul", [source, f"{of}/factor"], [result])
 
     def still(self) -> dict[str, np.ndarray]:
@@ -154,15 +139,16 @@ class _Jittered:
 
     def _taken(self, pool: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Factors as views: together they would be as large as all weights."""
-        scaled: dict[tuple[np.dtype, float], np.ndarray] = {}
+        scaled = {}
+        for kind in {each.element_type for each in self._feeds.values()}:
+            reach = max(_AMPLITUDE[kind], _QUANTISED if self._is_quantised else 0.0)
+            dtype = helper.tensor_dtype_to_np_dtype(kind)
+            wide = pool.astype(np.promote_types(dtype, "f4"))
+            scaled[kind] = (1.0 + reach * wide).astype(dtype)
         taken = {}
-        for name, shape, dtype, reach in self._feeds:
-            if (dtype, reach) not in scaled:
-                wide = pool.astype(np.promote_types(dtype, "f4"))
-                scaled[dtype, reach] = (1.0 + reach * wide).astype(dtype)
+        for name, (shape, kind) in self._feeds.items():
             start = int(generator.integers(0, pool.size - prod(shape) + 1))
-            part = scaled[dtype, reach][start : start + prod(shape)]
-            taken[name] = part.reshape(shape)
+            taken[name] = scaled[kind][start : start + prod(shape)].reshape(shape)
         return taken
 
 

@@ -28,7 +28,7 @@ from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.runtime.target import tvm_device
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.tvm_compat.values import set_function, view_of
-from fewtune.verify.session import random_inputs
+from fewtune.verify.values import random_inputs
 
 # For a normal distribution: standard deviation over median absolute deviation, and standard error
 # of the median over that of the mean.

@@ -12,7 +12,7 @@ from fewtune.artifacts import (
 from fewtune.benchmark.kernels import StepResults, kernel_rows
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
-from fewtune.verify.session import random_inputs
+from fewtune.verify.values import random_inputs
 from tests import tuned_tiny
 from tests.made.results import share_report
 

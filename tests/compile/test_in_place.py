@@ -17,11 +17,11 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm
 from fewtune.storage.database import write_database
 from fewtune.task.extract import extract_tasks, write_tasks
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tuned_tiny
 from tests.made.compiled import lowered, scheduled
 from tests.made.onnx_text import model_of
-from tests.made.outputs import relative_error
+from tests.made.outputs import relative_error, run_onnxruntime
 from tests.model.test_import_model import imported
 from tests.tiny_models import random_weight
 

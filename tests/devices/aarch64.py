@@ -24,8 +24,8 @@ from fewtune.model.lower import lower
 from fewtune.runtime.executable import build_executable, export_library
 from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests import tiny_models
+from tests.made.outputs import run_onnxruntime
 from tests.quantized_models import quantized_network, simplified
 from tests.rpc_boards import boards
 

@@ -8,9 +8,9 @@ from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.schedule.defaults import apply_default_schedules
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tuned_tiny
-from tests.made.outputs import relative_error
+from tests.made.outputs import relative_error, run_onnxruntime
 
 
 def lowered(model, layout="NHWC", target=None, *passes, **given):

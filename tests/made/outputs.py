@@ -1,8 +1,10 @@
-"""How far a model's outputs are from the expected ones."""
+"""What onnxruntime computes, and how far a model's outputs are from it."""
 
 from collections.abc import Sequence
 
 import numpy as np
+
+from fewtune.onnx_graph.session import OnnxruntimeSession
 
 
 def relative_error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
@@ -17,3 +19,8 @@ def relative_error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray])
         if not np.array_equal(ours, theirs):
             errors.append(np.abs(ours - theirs).max() / np.abs(theirs).max())
     return float(np.max(errors))
+
+
+def run_onnxruntime(model, inputs, threads):
+    """The outputs of a model in onnxruntime."""
+    return OnnxruntimeSession(model, threads).run(inputs)

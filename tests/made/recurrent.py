@@ -11,8 +11,8 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import light
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests.made.compiled import compiled
+from tests.made.outputs import run_onnxruntime
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 

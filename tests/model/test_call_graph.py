@@ -10,7 +10,7 @@ from fewtune.model.call_graph import build_skeleton, make_skeleton, site_functio
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import build, relax, tvm
 from fewtune.task.extract import kernels
-from fewtune.verify.session import random_inputs
+from fewtune.verify.values import random_inputs
 from tests import tuned_tiny
 from tests.made.compiled import compiled
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import node_model
 from tests.made.compiled import outputs
+from tests.made.outputs import run_onnxruntime
 
 GENERATOR = np.random.default_rng(5)
 

@@ -5,10 +5,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from fewtune.errors import InputError, MachineError
-from fewtune.onnx_graph.bind import bind_shapes, refuse_beyond_memory, run_onnxruntime_once
+from fewtune.onnx_graph.bind import bind_shapes, refuse_beyond_memory
 from fewtune.onnx_graph.graph import all_nodes, static_shape
-from fewtune.verify.session import run_onnxruntime
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from tests.made import onnx_text
+from tests.made.outputs import run_onnxruntime
 
 DATA = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
 TERA = 2**20
@@ -42,10 +43,12 @@ def test_branches_of_a_bound_input_are_inlined():
     model, x = onnx_text.model_of(BRANCHING), np.arange(4, dtype=np.float32)[None]
     bound = bind_shapes(model, {"x": [1, 4]}, {}, {"rate": 16000})
     assert not any(node.op_type == "If" for node in all_nodes(bound.graph))
-    given = run_onnxruntime_once(model, [{"x": x, "rate": np.array(16000)}])
-    settled = run_onnxruntime_once(bound, [{"x": x}])
-    np.testing.assert_array_equal(settled[0][0], given[0][0])
-    assert settled[0][0].shape == (4,)
+    # Its optimiser crashes on such branches.
+    plain = OnnxruntimeSession(model, 1, optimised=False)
+    (given,) = plain.run({"x": x, "rate": np.array(16000)})
+    (settled,) = run_onnxruntime(bound, {"x": x}, 1)
+    np.testing.assert_array_equal(settled, given)
+    assert settled.shape == (4,)
 
 
 def test_a_branch_that_depends_on_an_input_stays():

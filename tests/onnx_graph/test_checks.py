@@ -7,7 +7,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph import checks
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file
-from fewtune.verify.session import tensor_specs
+from fewtune.verify.values import tensor_specs
 from tests.made.onnx_text import model_of
 
 

@@ -5,9 +5,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.float16 import has_float16, widen_float16
-from fewtune.verify.session import run_onnxruntime
 from tests.made.compiled import compiled, lowered
 from tests.made.onnx_text import model_of
+from tests.made.outputs import run_onnxruntime
 from tests.tiny_models import half_precision_model
 
 

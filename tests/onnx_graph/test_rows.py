@@ -6,9 +6,9 @@ import pytest
 from onnx import ModelProto
 
 from fewtune.onnx_graph.rows import planes_of_rows
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests.made.onnx_text import model_of
-from tests.made.outputs import relative_error
+from tests.made.outputs import relative_error, run_onnxruntime
 from tests.tiny_models import random_weight
 
 FLOATS = """

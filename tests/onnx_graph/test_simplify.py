@@ -12,10 +12,10 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import parameter_count, static_shape
 from fewtune.onnx_graph.simplify import inferred, simplify, slimmed
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tiny_models
 from tests.made import onnx_text
-from tests.made.outputs import relative_error
+from tests.made.outputs import relative_error, run_onnxruntime
 
 
 def operators(model):

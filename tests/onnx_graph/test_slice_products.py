@@ -8,8 +8,8 @@ from onnx import ModelProto
 
 from fewtune.onnx_graph import simplify
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.verify.session import run_onnxruntime
 from tests.made.onnx_text import model_of
+from tests.made.outputs import run_onnxruntime
 
 
 def unrolled(operator: str, axis: int, taken: list[int], attributes: str = "") -> ModelProto:

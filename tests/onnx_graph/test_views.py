@@ -11,11 +11,11 @@ from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.views import move_views
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tuned_tiny
 from tests.made.compiled import error_of, scheduled
 from tests.made.onnx_text import model_of
-from tests.made.outputs import relative_error
+from tests.made.outputs import relative_error, run_onnxruntime
 from tests.tiny_models import random_weight
 
 BOUND = 1e-5

@@ -8,6 +8,7 @@ import pytest
 from fewtune.artifacts import ImportReport
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model.lower import lower
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults import apply_default_schedules, default_schedule
@@ -15,7 +16,7 @@ from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout
 from fewtune.task.analysis import call_counts, calls_fit
-from fewtune.verify.session import OnnxruntimeSession, random_inputs
+from fewtune.verify.values import random_inputs
 from tests import tuned_tiny
 from tests.made.onnx_text import model_of
 from tests.made.outputs import relative_error

@@ -15,7 +15,7 @@ from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
-from fewtune.verify.session import tensor_specs
+from fewtune.verify.values import tensor_specs
 from tests.tuned_tiny import target
 
 Change = Callable[[str, Sequence[Any]], None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.draws import LIMITS, drawn_inputs, index_limits, rare_inputs
-from fewtune.verify.session import tensor_specs
+from fewtune.verify.draws import LARGER, LIMITS, drawn_inputs, index_limits, rare_inputs
+from fewtune.verify.values import tensor_specs
 from tests import tiny_models
 from tests.made.onnx_text import model_of
 from tests.verify import small_models
@@ -82,38 +82,14 @@ def test_floats_are_drawn_in_three_ways_and_reproducibly():
         np.testing.assert_array_equal(draw.feeds["input"], again.feeds["input"])
 
 
-def test_integers_in_arithmetic_only_reach_further():
-    integers = ("step", "length", "mask", "word", "bit")
-    inputs = ", ".join(f"int64[40] {name}" for name in integers)
-    model = model_of(
-        f"""(float[40] x, {inputs})
-        => (float[40] y, bool[40] is_inside, float[40] masked, int64[40] row) {{
-            time = Cast <to = 1> (step)
-            angles = Mul (time, x)
-            is_inside = Less (places, length)
-            ones = Cast <to = 1> (mask)
-            masked = Sub (one, ones)
-            row = Add (word, offset)
-            is_set = Cast <to = 9> (bit)
-            y = Where (is_set, angles, x)
-        }}""",
-        places=np.arange(40),
-        one=np.float32(1),
-        offset=10,
-    )
-    *_, third = drawn_inputs(model, tensor_specs(model)[0], 0)
-    for name in integers:
-        is_wide = name in ("step", "length")
-        assert (third.feeds[name].max() > 9) == is_wide
-        assert third.feeds[name].min() >= 0
-
-
 def test_rare_inputs_are_at_limits_far_from_zero_huge_and_infinite():
     model = small_models.embedding()
     specs = tensor_specs(model)[0]
-    (limits,) = rare_inputs(model, specs, drawn_inputs(model, specs, 0)[0])
-    assert limits.name == LIMITS
+    limits, larger = rare_inputs(model, specs, drawn_inputs(model, specs, 0)[0])
+    assert (limits.name, larger.name) == (LIMITS, LARGER)
     assert set(np.unique(limits.feeds["ids"])) == {-50, 49}
+    assert set(np.unique(limits.feeds["mask"])) == {0, 1}
+    assert larger.feeds["mask"].max() > 99
     model = tiny_models.tiny_convolutional_model()
     specs = tensor_specs(model)[0]
     far, huge, infinite = rare_inputs(model, specs, drawn_inputs(model, specs, 0)[0])

@@ -10,7 +10,7 @@ from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Draw
-from fewtune.verify.session import tensor_specs
+from fewtune.verify.values import tensor_specs
 from tests.made.onnx_text import model_of
 
 Feeds = dict[str, np.ndarray]

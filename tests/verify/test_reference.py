@@ -7,11 +7,13 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import LightModel, light
+from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.draws import drawn_inputs, rare_inputs
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Draw, Reference
-from fewtune.verify.session import OnnxruntimeSession, tensor_specs
+from fewtune.verify.values import tensor_specs
 from tests.made.onnx_text import model_of
 from tests.tiny_models import tiny_convolutional_model
 from tests.verify import small_models
@@ -279,8 +281,8 @@ def test_an_index_from_the_end_is_checked():
 def executor(change: Callable[[ModelProto], None]) -> Callable[..., list[np.ndarray]]:
     """Runs a changed model."""
 
-    def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        change(model)
+    def run(model: LightModel, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        change(model.model)
         return OnnxruntimeSession(model, 1).run(feeds)
 
     return run
@@ -288,7 +290,7 @@ def executor(change: Callable[[ModelProto], None]) -> Callable[..., list[np.ndar
 
 def located(model: ModelProto, change: Callable[[ModelProto], None]) -> str:
     feeds = drawn_inputs(model, tensor_specs(model)[0], 0)[0].feeds
-    return locate(model, feeds, executor(change), 1)
+    return locate(light(model), feeds, executor(change), 1)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from onnx import helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
+from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tiny_models
+from tests.made.outputs import run_onnxruntime
 
 
 def test_tensor_specs_refuses_a_dynamic_shape():

@@ -10,11 +10,11 @@ from onnx.reference import ReferenceEvaluator
 from fewtune.model.lower import lower
 from fewtune.task.analysis import call_counts
 from fewtune.tvm_compat.onnx_importer import with_converters
-from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.made.compiled import compiled, lowered, outputs
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
+from tests.made.outputs import run_onnxruntime
 from tests.tiny_models import random_weight
 
 

@@ -13,8 +13,8 @@ from fewtune.options import ImportOptions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests.made.layers import layer, quantized_layer
+from tests.made.outputs import run_onnxruntime
 from tests.made.recurrent import TARGET, kernels
 
 TRAITS = CpuTraits.of(TARGET)

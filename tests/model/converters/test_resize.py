@@ -12,10 +12,10 @@ from fewtune.model.converters.resize import COORDINATES, Line, Method, taps
 from fewtune.model.lower import lower
 from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests.made.compiled import error_of, lowered, outputs, scheduled
 from tests.made.onnx_text import attributes as text_of
 from tests.made.onnx_text import model_of
+from tests.made.outputs import run_onnxruntime
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 KNOWN = sorted(COORDINATES.keys() - {"tf_half_pixel_for_nn"})

@@ -7,8 +7,8 @@ from fewtune.model.lower import lower_checked
 from fewtune.onnx_graph.bind import bind_shapes, padding_notes
 from fewtune.options import ImportOptions
 from fewtune.runtime.target import resolve_target
-from fewtune.verify.session import run_onnxruntime
 from tests.made.onnx_text import model_of
+from tests.made.outputs import run_onnxruntime
 
 BATCH, CLASSES, BOXES, MOST = 2, 3, 20, 4
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import node_model
 from tests.made.compiled import outputs
+from tests.made.outputs import run_onnxruntime
 
 FAR = 10**7
 GENERATOR = np.random.default_rng(3)

@@ -12,10 +12,10 @@ from fewtune.model.passes import transposed
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.options import ImportOptions
 from fewtune.task.analysis import call_counts
-from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.made import onnx_text
 from tests.made.compiled import error_of, lowered, scheduled
+from tests.made.outputs import run_onnxruntime
 from tests.model.passes.test_winograd import BOUND
 from tests.tiny_models import random_weight
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 from fewtune.onnx_graph.operators.expand import inlined
-from fewtune.verify.session import run_onnxruntime
+from tests.made.outputs import run_onnxruntime
 
 # Functions of one node each, whose attribute has a default.
 LEAKY = """<ir_version: 9, opset_import: ["": 17, "own": 1]>

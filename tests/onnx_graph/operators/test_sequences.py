@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.verify.session import run_onnxruntime
 from tests.made import onnx_text
 from tests.made.compiled import outputs
+from tests.made.outputs import run_onnxruntime
 
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 JOIN = "y = ConcatFromSequence <axis = 1, new_axis = 1> (parts)"

@@ -9,8 +9,8 @@ from onnx import ModelProto, helper
 from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.expand import EARLY, expand, expand_functions
 from fewtune.onnx_graph.simplify import with_shapes
-from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_node, node_model, normal
+from tests.made.outputs import run_onnxruntime
 
 Arrays = dict[str, np.ndarray]
 

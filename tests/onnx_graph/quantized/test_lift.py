@@ -6,8 +6,8 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from fewtune.onnx_graph.quantized.lift import lift
-from fewtune.verify.session import run_onnxruntime
 from tests.made.onnx_text import attributes
+from tests.made.outputs import run_onnxruntime
 from tests.quantized_models import (
     model_of,
     operators,

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from fewtune.verify.session import run_onnxruntime
+from tests.made.outputs import run_onnxruntime
 from tests.quantized_models import simplified
 
 ROWS, COLUMNS = 300, 8

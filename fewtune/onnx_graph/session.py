@@ -1,93 +1,27 @@
-"""Sessions of onnxruntime, and the known shapes and types of a graph's values."""
+"""Sessions of onnxruntime, and what it says of a model that it refuses."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
+import re
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
-from onnx import ModelProto, ValueInfoProto, shape_inference
+from onnx import ModelProto
 
-from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.onnx_graph.graph import detach_weights, graph_inputs, static_shape, type_name
-from fewtune.onnx_graph.messages import cannot_load, short_message
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.
 _MANY_INPUTS = 64
-
-
-class Value(NamedTuple):
-    """Static shape and ONNX element type."""
-
-    shape: list[int]
-    element_type: int
-
-
-def known_values(model: ModelProto) -> dict[str, Value]:
-    """Values of the main graph whose type and static shape are declared or inferred."""
-    known = _declared(model)
-    if all(name in known for node in model.graph.node for name in node.output if name):
-        return known
-    light_model, _weights = detach_weights(model)
-    with contextlib.suppress(Exception):  # what is declared is all that is known, then
-        light_model = shape_inference.infer_shapes(light_model, data_prop=True)
-    return _declared(light_model) | known
-
-
-def _declared(model: ModelProto) -> dict[str, Value]:
-    graph = model.graph
-    values = {each.name: Value(list(each.dims), each.data_type) for each in graph.initializer}
-    for value in [*graph.value_info, *graph.input, *graph.output]:
-        shape = static_shape(value)
-        if shape is not None and value.type.tensor_type.elem_type:
-            values[value.name] = Value(shape, value.type.tensor_type.elem_type)
-    return values
-
-
-def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Inputs and outputs of a model with static shapes.
-
-    Raises
-    ------
-    InputError
-        If a shape is not static.
-    """
-    return _specs(graph_inputs(model.graph)), _specs(model.graph.output)
-
-
-def _specs(values: Iterable[ValueInfoProto]) -> list[TensorSpec]:
-    specs = []
-    for value in values:
-        shape = static_shape(value)
-        if shape is None:
-            raise InputError(f"the shape of {value.name!r} is not static: bind it first")
-        dtype = type_name(value.type.tensor_type.elem_type)
-        specs.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
-    return specs
-
-
-def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarray]:
-    """Draw an array for every input.
-
-    Floats are standard normal, booleans fair, uint8 (pixels) uniform. Other integers are 0 or 1,
-    which are valid as token ids, as indices and in a mask.
-    """
-    generator = np.random.default_rng(seed)
-    arrays: dict[str, np.ndarray] = {}
-    for spec in specs:
-        dtype = np.dtype(spec.dtype)
-        if dtype.kind == "f":
-            arrays[spec.name] = np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
-        else:
-            most = 256 if dtype == np.uint8 else 2
-            arrays[spec.name] = np.asarray(generator.integers(0, most, spec.shape)).astype(dtype)
-    return arrays
+# Text that onnxruntime puts around its messages.
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|Status Message: "
+    r"|Exception during initialization: |/onnxruntime_src/\S+:\d+ [^)]*\) "
+    r"|Non-zero status code returned while running "
+)
+_LONGEST = 300
 
 
 class OnnxruntimeSession:
@@ -98,7 +32,7 @@ class OnnxruntimeSession:
     model : Path, ModelProto or LightModel
         Sessions of one light model share its weights.
     threads : int
-        Threads within an operator; operators run one after the other.
+        Threads within an operator, 0 for one a core; operators run one after the other.
     optimised : bool
         Whether onnxruntime may rewrite the graph.
     measured : bool
@@ -127,7 +61,7 @@ class OnnxruntimeSession:
         options.graph_optimization_level = (
             levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
         )
-        options.log_severity_level = 3  # errors only
+        options.log_severity_level = 4  # the exception of a failed run says enough
         if not measured:
             options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
             # Of a reference that runs a few times, packed copies of all weights gain nothing.
@@ -180,8 +114,16 @@ class OnnxruntimeSession:
         return found
 
 
-def run_onnxruntime(
-    model: Path | ModelProto, inputs: dict[str, np.ndarray], threads: int
-) -> list[np.ndarray]:
-    """Run a model once; see `OnnxruntimeSession`."""
-    return OnnxruntimeSession(model, threads).run(inputs)
+def cannot_load(error: Exception) -> str:
+    """Why a model is refused if onnxruntime, which is the reference, does not load it."""
+    return (
+        f"onnxruntime cannot load the model: {short_message(error)}; then no output can be "
+        "checked: export the model with operators and types that onnxruntime has on CPUs"
+    )
+
+
+def short_message(error: Exception) -> str:
+    """First line of an exception's text, without error codes and source positions."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = _NOISE.sub("", lines[0]) if lines else type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
