@@ -53,7 +53,7 @@ from fewtune.model.light import light_model
 from fewtune.model.lower import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.onnx_graph.external_data import load
+from fewtune.onnx_graph.external_data import light, load
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.options import ImportOptions
 from fewtune.runtime.executable import CompiledModel, build_executable

@@ -211,8 +211,8 @@ class Measurer:
             verdict = ask()
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.of(fault, running=True)
-        self._check_costs_s[wanted.key] = verdict.spent_s - verdict.reference_s
-        return outcome if verdict.is_right else Outcome(None, WRONG_OUTPUT, verdict.fault)
+        self._check_costs_s[wanted.key] = verdict.spent_s
+        return Outcome(None, WRONG_OUTPUT, verdict.fault) if verdict.fault else outcome
 
     def _device(self, specs: Specs) -> int:
         """The number of the device that measures a task with such buffers."""

@@ -2,8 +2,7 @@
 
 A kernel with its default schedule computes the reference, once for each task in a process: the
 import has compared such kernels' outputs with onnxruntime's. If a candidate differs, the kernel
-without any schedule decides. Buffers are reused: the first use of a page costs more than a copy
-into it (over a second for VGG 19's first product, else 0.1 s).
+without any schedule decides.
 
 Test arguments differ from their neighbours along every axis, so a kernel that reads the wrong
 element reads another value. Sums are kept near one, so that a sigmoid or a comparison behind a
@@ -44,7 +43,7 @@ from fewtune.tvm_compat.values import view_of
 # Half a unit in the last place, relative. Types that are not here are exact.
 ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 _BYTES = ("int8", "uint8")
-_ROUNDS = ("floor", "ceil", "trunc", "round", "nearbyint")
+_ROUNDS = frozenset(f"tirx.{name}" for name in ("floor", "ceil", "trunc", "round", "nearbyint"))
 # Ordinary integers: zero is not among them, since kernels may divide by them.
 _INTEGERS = (1.0, 8.0)
 # Positive floats, for kernels that compute roots or logarithms.
@@ -72,10 +71,6 @@ class Parameter:
     high: float = 1.0
     is_factor: bool = False
 
-    @property
-    def is_float(self) -> bool:
-        return self.dtype in ROUNDING
-
 
 @dataclass
 class Signature:
@@ -90,11 +85,6 @@ class Signature:
     length: int = 1
     has_floats: bool = False
     takes_steps: bool = False
-
-    @property
-    def factors(self) -> list[int]:
-        """Numbers of the scales."""
-        return [n for n, each in enumerate(self.parameters) if each.is_factor]
 
 
 def signature(function: Any) -> Signature:
@@ -117,7 +107,7 @@ def signature(function: Any) -> Signature:
         )
         if made.dtype in _BYTES:
             made.low, made.high = np.iinfo(made.dtype).min, np.iinfo(made.dtype).max
-        elif not made.is_float:
+        elif made.dtype not in ROUNDING:
             made.low, made.high = (0.0, 1.0) if made.dtype == "bool" else _INTEGERS
         parameters.append(made)
     types = {str(store.buffer.dtype) for store in stores} | {each.dtype for each in parameters}
@@ -132,12 +122,13 @@ def signature(function: Any) -> Signature:
             words = places.get(getattr(word, "source", None))
             if words is not None and words.dtype == "int32":
                 words.low, words.high = -(2.0**31), 2.0**31 - 1
+    called = {getattr(call.op, "name", "") for call in calls}
     return Signature(
         parameters,
         _most_index([*loads, *stores]),
         max(map(_length, blocks), default=1),
         has_floats=not types.isdisjoint(ROUNDING),
-        takes_steps=any(map(_rounds, casts)) or any(_name(call) in _ROUNDS for call in calls),
+        takes_steps=any(map(_rounds, casts)) or not _ROUNDS.isdisjoint(called),
     )
 
 
@@ -150,10 +141,6 @@ def _length(block: Any) -> int:
 def _rounds(cast: Any) -> bool:
     from_float = str(cast.value.ty.dtype) in ROUNDING
     return from_float and str(cast.ty.dtype) not in ROUNDING
-
-
-def _name(call: Any) -> str:
-    return str(getattr(call.op, "name", "")).rpartition(".")[2]
 
 
 def _most_index(accesses: list[Any]) -> int | None:
@@ -187,7 +174,7 @@ def _limit_sums(places: dict[Any, Parameter], blocks: list[Any]) -> None:
             places[each] for kind, each in _operands(block) if kind == "Mul" and each in places
         )
         factor, size = next(factors, None), _length(block) ** -0.5
-        if factor is not None and factor.is_float:
+        if factor is not None and factor.dtype in ROUNDING:
             factor.low, factor.high = max(factor.low, -size), min(factor.high, size)
 
 
@@ -207,7 +194,7 @@ def _fit_bytes(places: dict[Any, Parameter], block: Any, end: str, length: int) 
         elif each.dtype == "int32" and not is_sum and not is_one and kind in ("Add", "Sub"):
             each.high = _PRODUCT * sqrt(length)
             each.low = -each.high
-        elif not each.is_float or is_sum:
+        elif each.dtype not in ROUNDING or is_sum:
             continue
         elif kind in ("Mul", "Div"):
             each.low, each.high, each.is_factor = 0.5, 1.5, True
@@ -218,11 +205,11 @@ def _fit_bytes(places: dict[Any, Parameter], block: Any, end: str, length: int) 
             each.low = each.high = _ZERO_POINT
 
 
-def drawn(given: Signature, place: int, *, positive: bool, size: float = 1.0) -> np.ndarray:
+def drawn(given: Signature, place: int, *, positive: bool, power: int = 0) -> np.ndarray:
     """The values of one argument, each of which may stand for several elements; read only.
 
-    Each ``place`` has different values. If ``positive``, ordinary floats are above zero; ``size``
-    multiplies the values.
+    Each ``place`` has different values. If ``positive``, ordinary floats are above zero; scales are
+    multiplied by two to the ``power``.
     """
     parameter = given.parameters[place]
     dtype, count = np.dtype(parameter.dtype), prod(parameter.shape)
@@ -236,7 +223,7 @@ def drawn(given: Signature, place: int, *, positive: bool, size: float = 1.0) ->
         if positive and low == -high:
             low, high = _POSITIVE[0] * high, _POSITIVE[1] * high
         table = random.random(length, "float32") * np.float32(high - low) + np.float32(low)
-        table = (table * np.float32(size)).astype(dtype)
+        table = (table * np.float32(2.0**power if parameter.is_factor else 1)).astype(dtype)
     else:
         table = random.integers(int(low), int(high), length, endpoint=True).astype(dtype)
     strides = [step * dtype.itemsize for step in steps]
@@ -283,56 +270,11 @@ class ScheduleCheck(NamedTuple):
 class Verdict(NamedTuple):
     """Result of a check: an empty ``fault`` if the outputs are right.
 
-    ``spent_s`` are the seconds of the check; ``reference_s``, of these, those of the reference.
+    ``spent_s`` are the seconds of the run and its comparison, without those of the reference.
     """
 
     fault: str
-    spent_s: float
-    reference_s: float
-
-    @property
-    def is_right(self) -> bool:
-        return not self.fault
-
-
-# Arrays of at least this size lie in borrowed memory.
-_LARGE_BYTES = 2**24
-
-
-class Buffers:
-    """Tensors of the host, one for each parameter number, which grow as needed.
-
-    ``borrow`` lends memory for the float32 elements of a large parameter, given its number and
-    theirs (`fewtune.timing.timer.Buffers.borrow`).
-    """
-
-    def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:
-        self._held: dict[int, Any] = {}
-        self._borrow = borrow
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that the tensors take."""
-        return sum(int(tensor.shape[0]) for tensor in self._held.values())
-
-    def tensor(self, place: int, shape: Sequence[int], dtype: str) -> tuple[Any, np.ndarray]:
-        """A tensor of undefined content, and the same memory as an array.
-
-        Both are valid until the next call with this ``place``.
-        """
-        kind = np.dtype(dtype)
-        size = max(1, prod(shape) * kind.itemsize)
-        if self._borrow is not None and size >= _LARGE_BYTES and dtype == "float32":
-            lent = self._borrow(place, prod(shape))
-            if lent is not None:
-                return view_of(lent, shape), np.from_dlpack(lent).reshape(shape)
-        held = self._held.get(place)
-        if held is None or int(held.shape[0]) < size:
-            # The smaller one is freed before the larger one is allocated.
-            self._held.pop(place, None)
-            held = self._held[place] = tvm.runtime.empty((size,), "uint8")
-        array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
-        return view_of(held, shape, dtype), array
+    spent_s: float = 0.0
 
 
 # Difference of two orders of summation, in roundings of one of the root of the sum's length.
@@ -427,23 +369,28 @@ _POWERS = range(0, -27, -3)
 # Elements of an output that are looked at for that.
 _SAMPLED = 2**16
 
+# Arrays of at least this size lie in borrowed memory: the first use of a page costs more than a
+# copy into it (over a second for VGG 19's first product, else 0.1 s).
+_LARGE_BYTES = 2**24
+
 # Runs a kernel on the arguments, moved by a rounding or not: its outputs, until the next run.
 _Run = Callable[[bool], dict[int, np.ndarray]]
+# Lends memory for the float32 elements of a large parameter, given its number and theirs
+# (`fewtune.timing.timer.Buffers.borrow`).
+Borrow = Callable[[int, int], Any]
 
 
 @dataclass
 class TaskReference:
     """Test arguments and expected outputs of one task.
 
-    Kernels for ``target`` compute the reference; candidates run on ``device``. ``buffers`` are
-    shared with other tasks. ``spent_s`` are the seconds that the reference has taken.
+    Kernels for ``target`` compute the reference; candidates run on ``device``.
     """
 
     module: tvm.IRModule
     target: tvm.target.Target
     device: Any
-    buffers: Buffers
-    spent_s: float = 0.0
+    borrow: Borrow | None = None
     _signature: Signature = field(init=False)
     _is_confirmed: bool = False
     _expected: dict[int, TaskOutput] = field(init=False, default_factory=dict)
@@ -454,19 +401,17 @@ class TaskReference:
 
     @property
     def held_bytes(self) -> int:
-        # An argument may be a view of a smaller table.
-        tables = [getattr(each.base, "base", None) for each in self._given.values()]
-        arrays = [*(each.value for each in self._expected.values()), *tables]
-        return sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
+        """Memory of the outputs; the tables of the arguments are smaller."""
+        return sum(each.value.nbytes for each in self._expected.values())
 
-    def fault_of(
+    def verdict(
         self,
         code: Any,
         shapes: Sequence[tuple[int, ...]],
         scheduled: str | tvm.IRModule | None,
         is_default: bool = False,
-    ) -> str:
-        """What is wrong with a candidate; empty if its outputs are right.
+    ) -> Verdict:
+        """The verdict on a candidate.
 
         The arguments are those of `Checker.check`; ``is_default`` says
         whether it has the default schedule, whose outputs are the reference.
@@ -477,37 +422,31 @@ class TaskReference:
             blocks = self._layouts(shapes, scheduled)
             run = partial(self._run, code, shapes, self.device, blocks)
             if not self._expected:
-                self._prepare(run if is_default else self._default())
+                self._expect(self._most_telling(run if is_default else self._default()))
+            began_s = time.perf_counter()
             fault = self._difference(run(False))
+            spent_s = time.perf_counter() - began_s
             if fault and not self._is_confirmed:
                 self._confirm()
                 fault = self._difference(run(False))
         except LayoutError as error:
-            return str(error)
-        return fault
+            return Verdict(str(error))
+        return Verdict(fault, spent_s)
 
-    def _prepare(self, run: _Run) -> None:
-        """Draw the arguments that show most, and compute the expected outputs for them."""
-        began_s = time.perf_counter()
+    def _most_telling(self, run: _Run) -> dict[int, np.ndarray]:
+        """Draw the arguments that show most; returns the outputs for them."""
         outputs = self._drawn(run)
         if is_positive := not _is_usable(outputs):
             outputs = self._drawn(run, is_positive)
-        if self._signature.factors:
+        if any(each.is_factor for each in self._signature.parameters):
             shown = {power: _most_common(self._drawn(run, is_positive, power)) for power in _POWERS}
             outputs = self._drawn(run, is_positive, min(shown, key=shown.__getitem__))
-        self._expect(outputs)
-        self.spent_s += time.perf_counter() - began_s
+        return outputs
 
     def _drawn(self, run: _Run, positive: bool = False, power: int = 0) -> dict[int, np.ndarray]:
         """Outputs for arguments of which scales are multiplied by two to the ``power``."""
-        factors = self._signature.factors
         self._given = {
-            place: drawn(
-                self._signature,
-                place,
-                positive=positive,
-                size=2.0**power if place in factors else 1.0,
-            )
+            place: drawn(self._signature, place, positive=positive, power=power)
             for place, parameter in enumerate(self._signature.parameters)
             if parameter.is_read
         }
@@ -515,14 +454,12 @@ class TaskReference:
 
     def _confirm(self) -> None:
         """Replace the expected outputs by those of the unscheduled kernel, and measure noise."""
-        began_s = time.perf_counter()
         takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
         is_default = has_own_device(self.target) or takes_long
         run = self._default() if is_default else self._compiled(self.module)
         moved = {place: value.copy() for place, value in run(True).items()}
         self._expect(run(False), moved)
         self._is_confirmed = True
-        self.spent_s += time.perf_counter() - began_s
 
     def _expect(
         self, outputs: Mapping[int, np.ndarray], moved: Mapping[int, np.ndarray] | None = None
@@ -583,7 +520,8 @@ class TaskReference:
         parameters = self._signature.parameters
         tensors, written = [], {}
         for place, parameter in enumerate(parameters):
-            tensor, array = self.buffers.tensor(place, shapes[place], parameter.dtype)
+            tensor = self._memory(place, shapes[place], parameter.dtype)
+            array = np.from_dlpack(tensor)
             self._fill(array, place, blocks.get(place), moved)
             if not is_here:
                 tensor = tvm.runtime.tensor(array, device=device)
@@ -594,6 +532,15 @@ class TaskReference:
         if not is_here:
             written = {place: tensors[place].numpy() for place in written}
         return {place: array.reshape(parameters[place].shape) for place, array in written.items()}
+
+    def _memory(self, place: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor of undefined content."""
+        size_bytes = prod(shape) * np.dtype(dtype).itemsize
+        if self.borrow is not None and dtype == "float32" and size_bytes >= _LARGE_BYTES:
+            lent = self.borrow(place, prod(shape))
+            if lent is not None:
+                return view_of(lent, shape)
+        return tvm.runtime.empty(shape, dtype)
 
     def _fill(self, array: np.ndarray, place: int, block: Any, moved: bool) -> None:
         """Fill a buffer with its argument; an output with values that show missing writes."""
@@ -656,19 +603,19 @@ class Checker:
     device : Device, optional
         Where candidates run, if not in this process. References are still computed here.
     borrow : callable, optional
-        Lends memory for large arguments (`Buffers`).
+        Lends memory for large arguments.
     """
 
     def __init__(
         self,
         target: tvm.target.Target,
         device: Any = None,
-        borrow: Callable[[int, int], Any] | None = None,
+        borrow: Borrow | None = None,
     ) -> None:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else tvm_device(target)
         self._references: OrderedDict[str, TaskReference] = OrderedDict()
-        self._buffers = Buffers(borrow)
+        self._borrow = borrow
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 
@@ -692,31 +639,20 @@ class Checker:
             that rewrites layouts.
         wanted : ScheduleCheck
         """
-        began_s = time.perf_counter()
-        reference = self._reference(wanted)
-        before_s = reference.spent_s
-        # Elsewhere, the default schedule is another one.
-        is_default = wanted.is_default and self._device == tvm_device(self._target)
-        fault = reference.fault_of(code, shapes, scheduled, is_default)
-        self._evict()
-        spent_s = time.perf_counter() - began_s
-        return Verdict(fault, spent_s, reference.spent_s - before_s)
-
-    def _reference(self, wanted: ScheduleCheck) -> TaskReference:
         reference = self._references.get(wanted.key)
         if reference is None:
             module = module_of(wanted.module)
-            reference = TaskReference(module, self._target, self._device, self._buffers)
+            reference = TaskReference(module, self._target, self._device, self._borrow)
             self._references[wanted.key] = reference
         self._references.move_to_end(wanted.key)
-        return reference
+        # Elsewhere, the default schedule is another one.
+        is_default = wanted.is_default and self._device == tvm_device(self._target)
+        verdict = reference.verdict(code, shapes, scheduled, is_default)
+        while len(self._references) > 1 and self.held_bytes > self._most_held_bytes:
+            self._references.popitem(last=False)
+        return verdict
 
     @property
     def held_bytes(self) -> int:
-        """Memory of references and buffers."""
-        references = sum(each.held_bytes for each in self._references.values())
-        return references + self._buffers.held_bytes
-
-    def _evict(self) -> None:
-        while len(self._references) > 1 and self.held_bytes > self._most_held_bytes:
-            self._references.popitem(last=False)
+        """Memory of references."""
+        return sum(each.held_bytes for each in self._references.values())

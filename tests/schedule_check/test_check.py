@@ -102,7 +102,7 @@ def test_a_right_kernel_of_any_kind_passes(kind):
     module = task if schedule is None else schedule.mod
     verdict = checked(task, module, module)
     assert verdict.fault == ""
-    assert 0 < verdict.reference_s <= verdict.spent_s
+    assert verdict.spent_s > 0
 
 
 @pytest.mark.slow
