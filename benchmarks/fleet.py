@@ -36,7 +36,7 @@ from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.fleet.device import Cluster, FleetRun, fleet_fingerprint
 from fewtune.fleet.worker import RESOURCE, Answer, class_of
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_model import imported_model
 from fewtune.model.source import add_model
 from fewtune.options import ImportOptions, TuneOptions
 from fewtune.progress.progress import Progress
@@ -126,11 +126,10 @@ def scaling() -> dict[str, float]:
 
 def tasks_of(model: str, machine: Fingerprint, folder: Path) -> list[Task]:
     """The tasks of a model of the zoo on a machine."""
-    target, imported = target_from_json(machine.target), folder / "import"
+    target = target_from_json(machine.target)
     add_model(str(written(model, folder)), folder / "models", model)
-    imported.mkdir()
-    import_model(model, folder / "models", target, machine.threads, ImportOptions(), imported)
-    return extract_tasks(read_lowered(imported))
+    made = imported_model(model, folder / "models", target, machine.threads, ImportOptions())
+    return extract_tasks(made.lowered)
 
 
 def loopback(model: str) -> dict[str, float]:

@@ -23,7 +23,7 @@ from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
-from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_model import imported_model, read_lowered
 from fewtune.model.source import add_model
 from fewtune.options import (
     BankOptions,
@@ -86,9 +86,8 @@ def imported() -> Path:
     directory.mkdir()
     file = write_model(tiny_convolutional_model(), scratch())
     add_model(str(file), scratch() / "models", NAME)
-    import_model(
-        NAME, scratch() / "models", target(), fingerprint().threads, ImportOptions(), directory
-    )
+    given = target(), fingerprint().threads, ImportOptions()
+    imported_model(NAME, scratch() / "models", *given).write(directory)
     return directory
 
 

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from benchmarks.comparison.strategy_rows import NOTHING
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_model import imported_model
 from fewtune.options import ImportOptions, TuneOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import predictor_for
@@ -64,11 +63,9 @@ class Run(NamedTuple):
 
 def model_tasks(name: str, fingerprint: Fingerprint, count: int) -> list[Task]:
     """The tasks of a model that take most of its time, by operations, of distinct forms first."""
-    target = target_from_json(fingerprint.target)
-    with tempfile.TemporaryDirectory() as scratch:
-        registered = Path(__file__).parents[2] / "models"
-        import_model(name, registered, target, fingerprint.threads, ImportOptions(), Path(scratch))
-        tasks = extract_tasks(read_lowered(Path(scratch)))
+    target, registered = target_from_json(fingerprint.target), Path(__file__).parents[2] / "models"
+    made = imported_model(name, registered, target, fingerprint.threads, ImportOptions())
+    tasks = extract_tasks(made.lowered)
     heavy = [task for task in tasks if task.info.flops > 1e6 and "conv2d" in task.info.name]
     heavy.sort(key=lambda task: (-task.info.flops * task.info.weight, task.info.name))
     return heavy[:count]

@@ -90,7 +90,12 @@ class Imported:
     others: Mapping[str, Imported] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write everything into ``directory``; other shapes have folders of their own there."""
+        """Write everything into ``directory``; other shapes have folders of their own there.
+
+        Written are: ``model.onnx``, the model with its dynamic dimensions bound, for onnxruntime;
+        the outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax
+        module; the report.
+        """
         for function, other in self.others.items():
             folder = shape_folder(directory, function)
             folder.mkdir(parents=True)
@@ -110,7 +115,7 @@ def shape_folder(directory: Path, function: str) -> Path:
 
 
 class ImportJob(Job):
-    """The arguments of `import_model`; the target is JSON."""
+    """The arguments of `imported_model`, and where to write; the target is JSON."""
 
     name: str
     models: Annotated[Path, AfterValidator(Path.absolute)]
@@ -143,25 +148,6 @@ def import_apart(job: ImportJob, tell: Tell | None = None) -> ImportReport:
     """
     run_apart(job, tell=tell)
     return ImportReport.read(job.directory)
-
-
-def import_model(
-    name: str,
-    models_directory: Path,
-    target: tvm.target.Target,
-    threads: int,
-    options: ImportOptions,
-    directory: Path,
-) -> ImportReport:
-    """Import a registered model, verify it untuned, and write it into ``directory``.
-
-    Written are: ``model.onnx``, the model with its dynamic dimensions bound, for onnxruntime; the
-    outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax module; the
-    report. See `imported_model` for the other parameters and what is raised.
-    """
-    imported = imported_model(name, models_directory, target, threads, options)
-    imported.write(directory)
-    return imported.report
 
 
 def imported_model(
@@ -461,7 +447,7 @@ def _binding(
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:
-    """Read the lowered module that `import_model` wrote.
+    """Read the lowered module that `Imported.write` wrote.
 
     Raises
     ------

@@ -251,14 +251,7 @@ def _step(
     steps: OptionalSteps, name: str, step: tvm.transform.Pass, wanted: bool = True
 ) -> list[tvm.transform.Pass]:
     """A pass as an optional step."""
-    if not wanted or not steps.uses(name):
-        return []
-
-    def apply(module: tvm.IRModule) -> tvm.IRModule:
-        with steps.step(name):
-            return step(module)
-
-    return [module_pass(apply)]
+    return [module_pass(steps.guarded(name, step, lambda module: module))] if wanted else []
 
 
 def _refuse_unknown_operators(model: onnx.ModelProto) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -91,7 +90,7 @@ def _needed_bytes(tensor: TensorProto) -> int:
     name = TensorProto.DataType.Name(tensor.data_type)
     if name.endswith(_PACKED) or any(size < 0 for size in tensor.dims):
         return 0
-    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return tensor_bytes(tensor)
 
 
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:

@@ -109,8 +109,7 @@ def _scale(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, *parameters = node.input
     shape, given = graph.shape(data), attributes_of(node)
     values = [graph.value(name) for name in parameters]
-    is_inference = not given.get("training_mode") and sum(map(bool, node.output)) == 1
-    if not is_inference or shape is None or any(each is None for each in values):
+    if any(node.output[1:]) or shape is None or any(each is None for each in values):
         return False
     scale, bias, mean, variance = (each.astype(np.float64) for each in values)
     factor = scale / np.sqrt(variance + given.get("epsilon", EPSILON))

@@ -7,6 +7,7 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import onnx
@@ -33,7 +34,7 @@ from fewtune.onnx_graph.graph import (
 )
 from fewtune.onnx_graph.operators.expand import EARLY, expand, expand_functions, inlined
 from fewtune.onnx_graph.operators.recurrent import UNROLLED, UNROLLED_WITHOUT_KERNEL, has_layers
-from fewtune.onnx_graph.quantized.lift import gather_bytes, lift
+from fewtune.onnx_graph.quantized.lift import lift
 from fewtune.onnx_graph.rewrites import rewrite
 from fewtune.onnx_graph.rows import planes_of_rows
 from fewtune.onnx_graph.views import join_slice_products, move_views
@@ -104,31 +105,22 @@ def with_light_layers(model: LightModel, steps: OptionalSteps | None = None) -> 
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = expand_functions(with_shapes(light_model))
     result = attach_weights(with_shapes(light_model), weights)
-    if steps.uses(HALVES_IN_FLOATS):
-        with steps.step(HALVES_IN_FLOATS):
-            result = widen_float16(result)
+    result = steps.guarded(HALVES_IN_FLOATS, widen_float16, _unchanged)(result)
     result = expand(result, EARLY)
-    if steps.uses(ROWS):
-        with steps.step(ROWS):
-            result = planes_of_rows(result)
-    if steps.uses(INTEGER_KERNELS):
-        with steps.step(INTEGER_KERNELS):
-            result = lift(gather_bytes(result))
-    else:
-        result = lift(result, kernels=False)
-    if steps.uses(_FOLDING):
-        with steps.step(_FOLDING):
-            slim = slimmed(result)
-            result = slim.model
+    result = steps.guarded(ROWS, planes_of_rows, _unchanged)(result)
+    result = steps.guarded(INTEGER_KERNELS, lift, partial(lift, kernels=False))(result)
+    slim = steps.guarded(_FOLDING, slimmed, light)(result)
+    result = slim.model
     for name, rewritten in _REWRITES.items():
-        if steps.uses(name):
-            with steps.step(name):
-                result = rewritten(inferred(result))
+        result = steps.guarded(name, rewritten, _unchanged)(inferred(result))
     # Last: on thousands of unrolled steps the rewrites take minutes, and gain nothing.
-    if steps.uses(RECURRENT_LAYERS):
-        with steps.step(RECURRENT_LAYERS):
-            return light(_named(expand(result, UNROLLED_WITHOUT_KERNEL)))
-    return light(_named(expand(result, UNROLLED)))
+    kept = partial(expand, handlers=UNROLLED_WITHOUT_KERNEL)
+    result = steps.guarded(RECURRENT_LAYERS, kept, unrolled)(result)
+    return light(_named(result))
+
+
+def _unchanged(model: ModelProto) -> ModelProto:
+    return model
 
 
 def unrolled(model: ModelProto) -> ModelProto:

@@ -54,13 +54,13 @@ class OptionalSteps:
     def guarded(
         self, name: str, ours: Callable[..., Made], theirs: Callable[..., Made]
     ) -> Callable[..., Made]:
-        """``ours`` as a step, or ``theirs`` where the step is left out."""
-        if not self.uses(name):
-            return theirs
+        """``ours`` as a step, or ``theirs`` where the step is left out or forgiven."""
 
         def called(*arguments: object) -> Made:
-            with self.step(name):
-                return ours(*arguments)
+            if self.uses(name):
+                with self.step(name):
+                    return ours(*arguments)
+            return theirs(*arguments)
 
         return called
 

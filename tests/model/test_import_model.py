@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_model import imported_model, read_lowered
 from fewtune.model.lower import UnsupportedError
 from fewtune.model.source import add_model
 from fewtune.onnx_graph import simplify
@@ -27,14 +27,10 @@ def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> Imp
     fingerprint = detect_fingerprint(FingerprintOptions())
     directory = tmp_path / "import"
     directory.mkdir()
-    return import_model(
-        "tiny",
-        tmp_path / "models",
-        target_from_json(fingerprint.target),
-        fingerprint.threads,
-        options or ImportOptions(),
-        directory,
-    )
+    target = target_from_json(fingerprint.target)
+    given = (target, fingerprint.threads, options or ImportOptions())
+    imported_model("tiny", tmp_path / "models", *given).write(directory)
+    return ImportReport.read(directory)
 
 
 @pytest.mark.slow

@@ -266,13 +266,13 @@ class GraphBuilder:
     ) -> list[str]:
         """Add a node of several outputs with these names."""
         self._names.update(outputs)
-        self.add(_node(operator, inputs, outputs, attributes), {})
+        self.add(helper.make_node(operator, inputs, outputs, outputs[0], **attributes), {})
         return list(outputs)
 
     def fold(self, operator: str, inputs: Sequence[str], **attributes: object) -> str:
         """As `op`, but folded if the inputs are constants of any size: for weights."""
         output = self.fresh(f"{operator.lower()}_")
-        node = _node(operator, inputs, [output], attributes)
+        node = helper.make_node(operator, inputs, [output], output, **attributes)
         if not self.compute(node, most=None):
             self.add(node, {})
         return output
@@ -461,13 +461,3 @@ class Deferring:
     def add(self, node: NodeProto) -> None:
         """Add a node whose inputs are written."""
         self.graph.add(node, {})
-
-
-def _node(
-    operator: str, inputs: Sequence[str], outputs: Sequence[str], attributes: dict[str, object]
-) -> NodeProto:
-    node = helper.make_node(operator, list(inputs), list(outputs), name=outputs[0])
-    for name, each in attributes.items():
-        if each is not None:
-            node.attribute.append(helper.make_attribute(name, each))
-    return node

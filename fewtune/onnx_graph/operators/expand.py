@@ -7,7 +7,6 @@ which lists its handlers by operator.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
@@ -77,7 +76,8 @@ def expand_functions(model: ModelProto) -> ModelProto:
     opset = opset_of(model)
     present = {node.op_type for node in all_nodes(model.graph) if node.domain in STANDARD}
     # A function may call others.
-    chosen = sorted(name for name in _EXPANDED if _is_function(name, opset))
+    known = (onnx.defs.get_schema(n, opset) for n in sorted(_EXPANDED) if onnx.defs.has(n, opset))
+    chosen = [s.name for s in known if s.has_function or s.has_context_dependent_function]
     if present.isdisjoint(chosen):
         return model
     typed = ModelProto()
@@ -127,11 +127,3 @@ def _write_defaults(node: NodeProto, opset: int) -> None:
     for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
         if name not in given and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
-
-
-def _is_function(operator: str, opset: int) -> bool:
-    try:
-        schema: Any = onnx.defs.get_schema(operator, opset)
-    except onnx.defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)

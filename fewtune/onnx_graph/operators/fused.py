@@ -59,29 +59,17 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Gelu, and BiasGelu, which adds a vector first."""
-    data = _biased(graph, node)
-    inner = graph.op("Mul", [data, math.sqrt(0.5)])
-    return _write_gelu(graph, data, graph.op("Erf", [inner]), node.output[0])
-
-
-def _fast_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    data = _biased(graph, node)
-    square = graph.op("Mul", [data, data])
-    factor = math.sqrt(2 / math.pi)
-    slope = graph.op("Add", [graph.op("Mul", [square, factor * 0.044715]), factor])
-    inner = graph.op("Mul", [data, slope])
-    return _write_gelu(graph, data, graph.op("Tanh", [inner]), node.output[0])
-
-
-def _biased(graph: GraphBuilder, node: NodeProto) -> str:
+    """Gelu, FastGelu with a hyperbolic tangent, and BiasGelu, which adds a vector first."""
     data, bias = optional(node.input, 2)
-    return graph.op("Add", [data, bias]) if bias else data
-
-
-def _write_gelu(graph: GraphBuilder, data: str, function: str, output: str) -> bool:
+    data = graph.op("Add", [data, bias]) if bias else data
+    if node.op_type == "FastGelu":
+        factor, square = math.sqrt(2 / math.pi), graph.op("Mul", [data, data])
+        slope = graph.op("Add", [graph.op("Mul", [square, factor * 0.044715]), factor])
+        function = graph.op("Tanh", [graph.op("Mul", [data, slope])])
+    else:
+        function = graph.op("Erf", [graph.op("Mul", [data, math.sqrt(0.5)])])
     half, gate = graph.op("Mul", [data, 0.5]), graph.op("Add", [function, 1.0])
-    graph.op("Mul", [half, gate], output)
+    graph.op("Mul", [half, gate], node.output[0])
     return True
 
 
@@ -200,8 +188,6 @@ HANDLERS: dict[str, Handler] = {
     f"{MICROSOFT}.FusedGemm": _fused_product,
     f"{MICROSOFT}.FusedMatMul": _fused_matmul,
     f"{MICROSOFT}.TransposeMatMul": _fused_matmul,
-    f"{MICROSOFT}.Gelu": _gelu,
-    f"{MICROSOFT}.BiasGelu": _gelu,
-    f"{MICROSOFT}.FastGelu": _fast_gelu,
+    **{f"{MICROSOFT}.{kind}Gelu": _gelu for kind in ("", "Bias", "Fast")},
     f"{MICROSOFT}.QuickGelu": _quick_gelu,
 }

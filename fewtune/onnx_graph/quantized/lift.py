@@ -55,6 +55,7 @@ def lift(model: ModelProto, kernels: bool = True) -> ModelProto:
         quantized. All ``ConvInteger`` and ``MatMulInteger`` in it have unsigned data with a
         constant zero point or none, and signed constant weights.
     """
+    model = gather_bytes(model) if kernels else model
     if not any(node.op_type in _QUANTIZED for node in model.graph.node):
         return model
     return Walk(model, _HANDLERS if kernels else {}, _PLAIN).rewritten()
