@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 1033,
     "machine": 333,
     "measure": 539,
-    "model": 3321,
+    "model": 3266,
     "model_check": 208,
     "prediction": 353,
     "onnx_graph": 3743,
@@ -255,7 +255,7 @@ BUDGETS = {
     "research": 510,
     "runtime": 960,
     "schedule": 1816,
-    "schedule_check": 486,
+    "schedule_check": 444,
     "search": 634,
     "selection": 218,
     "sharing": 750,
@@ -268,11 +268,11 @@ BUDGETS = {
     "tuning": 1011,
     "tvm_compat": 323,
     "util": 294,
-    "verify": 1214,
+    "verify": 1089,
     "workers": 570,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5476, ("tests",): 16619}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5473, ("tests",): 16588}
 
 
 def code_lines(path: Path) -> int:
