@@ -187,11 +187,6 @@ class ImportOptions(ImportSection):
 
     most_growth: float = MOST_GROWTH
 
-    @classmethod
-    def of(cls, section: ImportSection, most_growth: float) -> ImportOptions:
-        """The options of a section."""
-        return cls(**section.model_dump(), most_growth=most_growth)
-
 
 class SelectOptions(BaseModel, extra="forbid", frozen=True):
     """How the tasks to tune are chosen."""

@@ -19,7 +19,7 @@ def run(stage: Stage) -> None:
             models=stage.places.models,
             target=stage.fingerprint.target,
             threads=stage.fingerprint.threads,
-            options=ImportOptions.of(stage.options, growth),
+            options=ImportOptions(**dict(stage.options), most_growth=growth),
             directory=directory,
         )
         with Steps(f"{stage.model}: import") as tell:

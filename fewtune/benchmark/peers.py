@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, last_line
 from fewtune.onnx_graph.session import cannot_load, short_message
 
 OPENVINO = "openvino"
-# Beginnings of lines in its reports that only name its own sources.
-_WHERE = ("Exception from", "Check '", "FrontEnd API failed")
-_SUMMARIES = ("Conversion is failed for", "No conversion rule found for")
 
 
 def openvino_version() -> str | None:
@@ -61,7 +58,7 @@ class OpenvinoSession:
                 self._request.set_tensor(port, openvino.Tensor(array))
             self.run()
         except Exception as error:  # noqa: BLE001
-            raise InputError(f"OpenVINO cannot run the model: {_reason(error)}") from None
+            raise InputError(f"OpenVINO cannot run the model: {last_line(error)}") from None
 
     def run(self) -> Any:
         """Run the model once on its inputs; outputs stay in OpenVINO's memory."""
@@ -79,14 +76,6 @@ def _options(threads: int) -> dict[str, str]:
         "INFERENCE_NUM_THREADS": str(threads),
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
     }
-
-
-def _reason(error: Exception) -> str:
-    """The line of OpenVINO's report that names the cause, not the place in its sources."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    summed_up = [line.removeprefix("-- ") for line in lines if any(map(line.count, _SUMMARIES))]
-    messages = [line for line in lines if not line.startswith(_WHERE)]
-    return (summed_up or messages or lines or [type(error).__name__])[0].rstrip(".:")
 
 
 _PROVIDER = "CUDAExecutionProvider"

@@ -237,7 +237,6 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
         with Cluster(fingerprint.at, options, progress.say) as cluster:
             return FleetRun(work, cluster, journal, progress).run()
     finally:
-        progress.close()
         journal.close()
 
 

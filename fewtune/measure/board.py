@@ -17,12 +17,9 @@ import json
 import re
 import shutil
 import socket
-import struct
-import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,24 +121,20 @@ def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
 
 
 def _known(address: BoardAddress) -> Known:
-    """A tracker's summary, by its protocol: TVM's client tries to connect for minutes."""
-    from tvm.rpc import base
-
+    """A tracker's summary."""
+    host_and_port = (address.host, address.port)
     try:
-        with socket.create_connection((address.host, address.port), ANSWER_S) as connection:
-            connection.settimeout(ANSWER_S)
-            connection.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
-            if struct.unpack("<i", base.recvall(connection, 4))[0] != base.RPC_TRACKER_MAGIC:
-                raise ValueError("what answers is no tracker")
-            base.sendjson(connection, [base.TrackerCode.SUMMARY])
-            code, summary = base.recvjson(connection)
-            if code != base.TrackerCode.SUCCESS:
-                raise ValueError(f"it answers {code}")
-    except (OSError, ValueError, struct.error) as error:
+        # TVM's client tries for a minute where nobody listens, and waits for any answer for ever.
+        socket.create_connection(host_and_port, ANSWER_S).close()
+        socket.setdefaulttimeout(ANSWER_S)
+        summary = tvm.rpc.connect_tracker(*host_and_port).summary()
+    except (OSError, ValueError, RuntimeError) as error:
         raise MachineError(
             f"no TVM tracker answers at {address.host}:{address.port} ({error}): start one with "
             "`python -m tvm.exec.rpc_tracker`, or mend the address"
         ) from None
+    finally:
+        socket.setdefaulttimeout(None)
     hosts: dict[str, list[str]] = {}
     for server in summary["server_info"]:
         key = server["key"].removeprefix("server:")
@@ -287,7 +280,6 @@ class BoardBuilder:
         self._target = target_from_json(target_json)
         self._folder = Path(folder)
         self._link = linker(self._target, compiler)
-        self._made: set[int] = set()
 
     def get_ready(self) -> None:
         """Do nothing: nothing has to be made before the first candidate."""
@@ -303,16 +295,10 @@ class BoardBuilder:
         scheduled = module_json if PREPROC in module_json else ""
         layout = [argument_shapes(module["main"]), free_places(module["main"]), scheduled]
         path.with_suffix(".json").write_text(json.dumps(layout))
-        self._made.add(number)
         return time.perf_counter() - started
 
     def forget(self) -> int:
-        """Remove its libraries; return the memory that this process holds."""
-        for number in self._made:
-            path = self._folder / f"{number}.so"
-            path.with_suffix(".json").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-        self._made.clear()
+        """The memory that this process holds."""
         return resident_bytes()
 
 
@@ -427,6 +413,8 @@ class BoardPool(WorkerPool):
                 runner.call(BACK_S, BoardRunner.forget)
             except (WorkerLostError, RequestFailedError):
                 runner.kill()
+        for built in self.folder.iterdir():
+            built.unlink()
 
 
 class BoardMeasurer(Measurer):
@@ -447,12 +435,8 @@ class BoardMeasurer(Measurer):
         self._board_of: dict[str, int] = {}
 
     def _device(self, specs: Specs) -> int:
-        """The board of the tasks with such buffers; a new task gets the board with the fewest."""
-        task = repr(specs)
-        if task not in self._board_of:
-            load = Counter(self._board_of.values())
-            self._board_of[task] = min(range(self.pool.devices), key=lambda b: (load[b], b))
-        return self._board_of[task]
+        """The board of the tasks with such buffers; new tasks get the boards in turns."""
+        return self._board_of.setdefault(repr(specs), len(self._board_of) % self.pool.devices)
 
     def _handle(self, specs: Specs, built: Built) -> WorkerHandle:
         """The process of the task's board, with a session."""
@@ -535,14 +519,6 @@ class Board(Device):
         linker(self.target, self.fingerprint.cross_compiler)
         known = ask_tracker(address, BACK_S)
         self._boards = min(known.free, _MOST_BOARDS)
-        crowded = [host for host, servers in Counter(known.hosts).items() if servers > 1]
-        if crowded and self._boards > 1:
-            print(
-                f"{', '.join(crowded)} runs several servers of {address.key}: they measure at "
-                "once, and slow each other down unless each has cores of its own",
-                file=sys.stderr,
-                flush=True,
-            )
         return BoardPool(self.fingerprint, self._boards)
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:

@@ -13,7 +13,6 @@ there is a warm process. Without it Python runs the same modules, and they give 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -21,10 +20,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from fewtune.process import warm_python
 from fewtune.process.child_python import CHILD_PYTHON
@@ -42,11 +40,7 @@ _WARM = SharedContext()
 
 @contextmanager
 def warm_process(
-    modules: Sequence[str],
-    needs: Mapping[str, Sequence[str]] | None = None,
-    folder: Path | None = None,
-    *,
-    is_for_cpu: bool = False,
+    modules: Sequence[str], folder: Path | None = None, *, is_for_cpu: bool = False
 ) -> Iterator[None]:
     """Keep a warm process while the block runs; one is enough, an ancestor's too.
 
@@ -54,8 +48,6 @@ def warm_process(
     ----------
     modules : sequence of str
         What it loads, in this order; ``MODULE:FUNCTION`` calls the function, too.
-    needs : mapping, optional
-        By module, the modules that are loaded in its place.
     folder : Path, optional
         Where it starts, the current one unless given.
     is_for_cpu : bool
@@ -67,21 +59,19 @@ def warm_process(
         is_useless = has_nvidia_driver() and not is_for_cpu
         if CHILD_PYTHON in os.environ or is_useless:
             return contextlib.nullcontext()
-        needed = {module: [*each] for module, each in (needs or {}).items()}
-        wanted = {"modules": [*modules], "needs": needed}
-        return _started(wanted, folder or Path.cwd())
+        return _started(modules, folder or Path.cwd())
 
     with _WARM.entered(made):
         yield
 
 
 @contextmanager
-def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
+def _started(modules: Sequence[str], where: Path) -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory(
             prefix="warm.", dir=_short_folder(), ignore_cleanup_errors=True
         ) as name,
-        _serving(Path(name), wanted, where) as address,
+        _serving(Path(name), modules, where) as address,
     ):
         script = Path(name) / "python"
         words = [sys.executable, "-I", "-S", warm_python.__file__, address]
@@ -95,7 +85,7 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _serving(folder: Path, wanted: Mapping[str, Any], where: Path) -> Iterator[str]:
+def _serving(folder: Path, modules: Sequence[str], where: Path) -> Iterator[str]:
     """Keep the warm process, which listens in a folder; gives its address."""
     address = str(folder / "socket")
     ours, theirs = socket.socketpair()
@@ -105,7 +95,7 @@ def _serving(folder: Path, wanted: Mapping[str, Any], where: Path) -> Iterator[s
         command = [sys.executable, "-m", "fewtune.process.warm_server"]
         descriptors = [listener.fileno(), theirs.fileno()]
         process = subprocess.Popen(
-            [*command, *map(str, descriptors), str(folder), json.dumps(wanted)],
+            [*command, *map(str, descriptors), str(folder), *modules],
             cwd=where,
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,

@@ -32,36 +32,29 @@ from fewtune.process.child_python import TVM, end_with_parent
 _PATIENCE_S = 3.0
 
 
-def _serve(
-    listener: socket.socket,
-    control: socket.socket,
-    modules: list[str],
-    needs: dict[str, list[str]],
-) -> None:
+def _serve(listener: socket.socket, control: socket.socket, modules: list[str]) -> None:
     """Answer requests until the run closes its end; load ``modules`` while there is none."""
     while True:
         ready, _, _ = select.select([listener, control], [], [], 0 if modules else None)
         if control in ready:
             return
         if listener in ready:
-            _fork(listener.accept()[0], (listener, control), needs)
+            _fork(listener.accept()[0], (listener, control))
         elif modules:
-            _load(modules.pop(0), needs)
+            _load(modules.pop(0))
 
 
-def _fork(
-    connection: socket.socket, others: Sequence[socket.socket], needs: dict[str, list[str]]
-) -> None:
+def _fork(connection: socket.socket, others: Sequence[socket.socket]) -> None:
     """Start what a caller asks for, and a process that waits for it."""
     connection.settimeout(5)
     with connection, contextlib.suppress(OSError, ValueError):
         request, descriptors = _received(connection)
         module, *rest = request["arguments"]
-        _load(module, needs)
+        _load(module)
         if module == "fewtune.process.child":
             # The function, and the class that it is told to use.
             for name in rest[:2]:
-                _load(name.partition(":")[0], needs)
+                _load(name.partition(":")[0])
         if os.fork() == 0:
             try:
                 for each in others:
@@ -128,19 +121,16 @@ def _others() -> list[int]:
     return found
 
 
-def _load(module: str, needs: dict[str, list[str]]) -> None:
-    """Import what a module needs; the child that runs it reports errors."""
-    for name in needs.get(module, [module]):
-        with contextlib.suppress(Exception):
-            load(name)
+def _load(name: str) -> None:
+    """Import a module; for ``MODULE:FUNCTION``, also call the function.
 
-
-def load(name: str) -> None:
-    """Import a module; for ``MODULE:FUNCTION``, also call the function."""
+    The child that needs it reports errors.
+    """
     module, _, function = name.partition(":")
-    loaded = importlib.import_module(module)
-    if function:
-        getattr(loaded, function)()
+    with contextlib.suppress(Exception):
+        loaded = importlib.import_module(module)
+        if function:
+            getattr(loaded, function)()
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -218,7 +208,7 @@ def _limit_blas() -> None:
         threadpoolctl.threadpool_limits(int(threads), user_api="blas")
 
 
-def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:
+def _main(listening: int, control: int, folder: Path, modules: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # What was forked and has ended is no zombie.
@@ -236,10 +226,10 @@ def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) ->
     # A run that ends sends this signal, also during an import; a killed run closes its end.
     signal.signal(signal.SIGHUP, end)
     try:
-        _serve(listener, ours, wanted["modules"], wanted["needs"])
+        _serve(listener, ours, modules)
     finally:
         end()
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))
+    _main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

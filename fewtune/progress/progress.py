@@ -1,4 +1,4 @@
-"""Progress: what is redrawn on a terminal is plain lines elsewhere."""
+"""Progress: a line for each batch, and one for the step of another process's work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from fewtune.process.apart import Note
 
 # Names the pipe of a caller's function (`heard_by`).
 PIPE = "FEWTUNE_PROGRESS"
-# Lines of the terminal that no task can have: heading, rules, the line below the table.
-_OTHER_LINES = 7
 # A step that takes this long gets a line in a log, and then another one every so often.
 _LEAST_S, _AGAIN_S = 2.0, 30.0
 # Moves to the begin of a terminal's line, and clears it.
@@ -46,28 +44,15 @@ class Snapshot:
     left_s: float | None = None
     failures: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def times(self) -> tuple[str, str, str]:
-        """The default schedule's and the best time in ms, and their ratio; a dash if unknown."""
-        default_ms, best_ms = self.default_ms, self.best_ms
-        gain = f"{default_ms / best_ms:.2f}x" if default_ms and best_ms else "-"
-        return (
-            f"{default_ms:.4g}" if default_ms else "-",
-            f"{best_ms:.4g}" if best_ms else "-",
-            gain,
-        )
-
     def line(self) -> str:
         """The snapshot as one line of text."""
-        default, best, gain = self.times
-        parts = [self.task, *([self.detail] if self.detail else [])]
-        if best != "-":
-            parts.append(f"best {best} ms" + (f", {gain} of default {default}" * (gain != "-")))
-        return self.standing(parts)
-
-    def standing(self, of_the_task: list[str] | None = None) -> str:
-        """The state of the whole run as one line of text."""
-        parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", *(of_the_task or [])]
+        parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", self.task]
+        if self.detail:
+            parts.append(self.detail)
+        if self.best_ms:
+            parts.append(f"best {self.best_ms:.4g} ms")
+        if self.best_ms and self.default_ms:
+            parts[-1] += f", {self.default_ms / self.best_ms:.2f}x of default {self.default_ms:.4g}"
         if self.estimated_latency_ms is not None:
             parts.append(f"model about {self.estimated_latency_ms:.4g} ms")
         if self.failures:
@@ -77,69 +62,27 @@ class Snapshot:
 
 
 class Progress:
-    """Shows snapshots on a stream: on a terminal a row for each task, the present one last."""
+    """Writes a line for each snapshot to a stream, or the snapshot to a caller's pipe."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._rows: dict[str, tuple[str, ...]] = {}
-        self._live: Any = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run stands now."""
-        if self._told(asdict(snapshot)):
-            return
-        if not self._stream.isatty():
-            self.say(snapshot.line())
-            return
-        from rich.console import Console, Group
-        from rich.live import Live
-        from rich.table import Table
-        from rich.text import Text
-
-        if self._live is None:
-            console = Console(file=self._stream, force_terminal=True)
-            self._live = Live(console=console, auto_refresh=False)
-            self._live.start()
-            # A killed run must not leave a terminal without a cursor.
-            console.show_cursor(True)
-        # The row is removed first, so that the present task moves to the end.
-        self._rows.pop(snapshot.task, None)
-        cells = snapshot.task, snapshot.detail, str(snapshot.task_trials), *snapshot.times
-        self._rows[snapshot.task] = cells
-        table = Table(box=None, pad_edge=False)
-        for head in ("task", "shapes"):
-            table.add_column(head, no_wrap=True, overflow="ellipsis")
-        for head in ("trials", "default ms", "best ms", "gain"):
-            # In a narrow window names and shapes are cut, never figures.
-            table.add_column(head, justify="right", no_wrap=True, min_width=max(6, len(head)))
-        for row in list(self._rows.values())[-max(3, self._live.console.height - _OTHER_LINES) :]:
-            table.add_row(*map(Text, row))
-        self._live.update(Group(table, Text(snapshot.standing())), refresh=True)
+        self._write(asdict(snapshot), snapshot.line())
 
     def say(self, text: str) -> None:
-        """Print a line that stays; a table so far stays above it."""
-        if self._told(text):
+        """Print a line."""
+        self._write(text, text)
+
+    def _write(self, content: object, line: str) -> None:
+        if pipe := os.environ.get(PIPE):
+            # One that has ended, or reads no more, stops no tuning.
+            with contextlib.suppress(OSError), open(pipe, "w") as stream:
+                stream.write(json.dumps(content) + "\n")
             return
-        self.close()
-        self._stream.write(text + "\n")
+        self._stream.write(line + "\n")
         self._stream.flush()
-
-    def _told(self, content: object) -> bool:
-        """Write it to the pipe of a caller, if there is one."""
-        pipe = os.environ.get(PIPE)
-        if not pipe:
-            return False
-        # One that has ended, or reads no more, stops no tuning.
-        with contextlib.suppress(OSError), open(pipe, "w") as stream:
-            stream.write(json.dumps(content) + "\n")
-        return True
-
-    def close(self) -> None:
-        """Leave the table as it stands; the next snapshot begins another."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-            self._rows.clear()
 
 
 class Steps:

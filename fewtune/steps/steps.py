@@ -176,7 +176,7 @@ def _import(run: Run, scratch: Path) -> None:
         models=run.folder / "models",
         target=run.fingerprint.target,
         threads=run.fingerprint.threads,
-        options=ImportOptions.of(run.options["import_model"], most_growth),
+        options=ImportOptions(**dict(run.options["import_model"]), most_growth=most_growth),
         directory=scratch,
     )
     with Steps("import") as tell:

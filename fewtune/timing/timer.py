@@ -408,32 +408,8 @@ class Buffers:
         self._memory: dict[_Place, Any] = {}
         # The number of elements, from the first on, that still are as they were filled.
         self._filled: dict[_Place, int] = {}
-        self._lent: set[_Place] = set()
         self._of: str | None = None
         self._views: list[Any] = []
-
-    def lend(self, elements: int) -> Any | None:
-        """Memory for float32 numbers, for use by a model until the next task is measured.
-
-        Returns
-        -------
-        tensor : Tensor or None
-            Of one axis; None where nothing of that size, or up to twice as large, is held.
-        """
-        self._of, self._views = None, []
-        fitting = {
-            place: prod(held.shape)
-            for place, held in self._memory.items()
-            if place.dtype == "float32"
-            and place not in self._lent
-            and elements <= prod(held.shape) <= 2 * elements
-        }
-        if not fitting:
-            return None
-        place = min(fitting, key=fitting.__getitem__)
-        self._lent.add(place)
-        self._filled[place] = 0
-        return view_of(self._memory[place], (elements,))
 
     def borrow(self, number: int, elements: int) -> Any | None:
         """Memory of a float32 argument, which a check fills with random numbers of its own.
@@ -453,7 +429,7 @@ class Buffers:
         """
         place = _Place(number, "float32")
         held = self._memory.get(place)
-        if held is None or place in self._lent or prod(held.shape) < elements:
+        if held is None or prod(held.shape) < elements:
             return None
         return view_of(held, (elements,))
 
@@ -491,12 +467,8 @@ class Buffers:
         ]
 
     def forget(self) -> None:
-        """Forget the task; its memory is freed only if it is more than may be kept.
-
-        Memory from `lend` may not be used afterwards.
-        """
+        """Forget the task; its memory is freed only if it is more than may be kept."""
         self._of, self._views = None, []
-        self._lent.clear()
         if self.held_bytes > _MOST_HELD_BYTES:
             self._memory.clear()
             self._filled.clear()

@@ -100,11 +100,7 @@ class MeasuringJob(Job):
 
     def run(self) -> None:
         """Hold the session in this process, with its journal in a file."""
-        progress = Progress()
-        try:
-            self.hold(Journal(self.journal, self.header), progress)
-        finally:
-            progress.close()
+        self.hold(Journal(self.journal, self.header), Progress())
 
     def hold(self, journal: Journal, progress: Progress) -> None:
         """Hold the session."""

@@ -158,9 +158,6 @@ _WARM_UPS = 2
 _RUNS_S = 0.9
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
 _DRAWN = 2**16
-# Weights of so many numbers use memory that is already allocated, if any is: touching new memory
-# for the first time takes several times as long as filling it.
-_LARGE = 2**22
 
 
 class Contender(NamedTuple):
@@ -193,8 +190,6 @@ class ModelRun:
         By workload; at least one for every workload that the skeleton calls.
     target : Target
         A CPU.
-    lend : callable, optional
-        Gives already allocated memory for so many float32 numbers, or None.
     """
 
     def __init__(
@@ -203,10 +198,8 @@ class ModelRun:
         library: str,
         contenders: dict[str, list[Contender]],
         target: tvm.target.Target,
-        lend: Callable[[int], Any | None] = lambda _: None,
     ) -> None:
         self._contenders = contenders
-        self._lend = lend
         self._device = tvm_device(target)
         self._library = tvm.runtime.load_module(library)
         self._picked = dict.fromkeys(contenders, 0)
@@ -291,9 +284,7 @@ class ModelRun:
         for place, shape in site.constants.items():
             laid_out = [one.shapes[place] for one in contenders]
             most = max(math.prod(each) for each in laid_out)
-            memory = self._lend(most) if most >= _LARGE else None
-            if memory is None:
-                memory = tvm.runtime.empty((most,), "float32", self._device)
+            memory = tvm.runtime.empty((most,), "float32", self._device)
             self._fill(memory, shape)
             for view, each in zip(views, laid_out, strict=True):
                 view[place] = view_of(memory, each)

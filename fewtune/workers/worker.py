@@ -206,8 +206,7 @@ class Worker:
         from fewtune.workers.model_runner import ModelRun
 
         skeleton = Skeleton.model_validate_json(skeleton_json)
-        lend = self.timer.buffers.lend
-        self._model = ModelRun(skeleton, library, contenders, self._target, lend)
+        self._model = ModelRun(skeleton, library, contenders, self._target)
 
     def run_model(self) -> ContenderSamples:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""

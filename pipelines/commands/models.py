@@ -110,7 +110,7 @@ def _of_checkout(places: Places) -> dict[str, Any]:
     return {
         "models_directory": places.models,
         "machine": params["fingerprint"],
-        "options": ImportOptions.of(section, params["compile"].most_growth),
+        "options": ImportOptions(**dict(section), most_growth=params["compile"].most_growth),
         "trials": trials,
         "past": _past_tunings(places, trials),
     }

@@ -53,8 +53,7 @@ def warm_process(root: Path) -> Iterator[None]:
     files.
     """
     stages = _MODULE.findall(Places(root).pipeline.read_text())
-    modules = dict.fromkeys(["dvc", *APART, *stages])
-    with warm.warm_process(list(modules), {"dvc": _DVC}, root):
+    with warm.warm_process([*_DVC, *APART, *dict.fromkeys(stages)], root):
         yield
 
 

@@ -115,7 +115,7 @@ def test_what_was_forked_ends_with_the_process_that_asked(warm, number):
 def test_what_it_has_loaded_is_there_in_what_it_forks(root):
     (root / "loaded.py").write_text("import os\nwhere = os.getpid()\n")
     (root / "asking.py").write_text("import os, loaded\nprint(loaded.where != os.getpid())\n")
-    with warm_process([], {"asking": ["loaded"]}, root):
+    with warm_process([], root):
         command = [child_python(), "-m", "asking"]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr

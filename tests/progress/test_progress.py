@@ -1,4 +1,4 @@
-"""The live view on a terminal, and plain lines elsewhere."""
+"""Lines of progress, and the one of steps on a terminal."""
 
 import io
 import time
@@ -37,7 +37,6 @@ def test_plain_lines_say_everything():
     progress.say("begins")
     progress.show(snapshot("conv", 16))
     progress.show(snapshot("dense", 32, best_ms=None))
-    progress.close()
     first, second, third = stream.getvalue().splitlines()
     assert first == "begins"
     assert second == (
@@ -45,24 +44,6 @@ def test_plain_lines_say_everything():
         "model about 3.25 ms | failed: build_error 1 | 5 s, about 20 s left"
     )
     assert "best" not in third
-
-
-def test_a_terminal_gets_a_table_with_the_task_at_work_last():
-    stream = Terminal()
-    progress = Progress(stream=stream)
-    for name, trials in (("conv", 16), ("dense", 32), ("conv", 48)):
-        progress.show(snapshot(name, trials))
-    progress.say("a line [that] stays")
-    shown = stream.getvalue()
-    # Redrawn in place: the cursor goes up over what was drawn before.
-    assert "\x1b[1A" in shown
-    last = shown[shown.rindex("48/64 trials") - 600 :]
-    assert last.index("dense") < last.rindex("conv")
-    assert "2.00x" in last
-    assert "about 20 s left" in " ".join(last.split())
-    assert shown.rstrip().endswith("a line [that] stays")
-    # Whatever ends the run now, the terminal has its cursor.
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
 def test_a_terminal_has_one_line_for_steps_and_loses_it_at_the_end():
