@@ -69,6 +69,13 @@ class Artifact(Part):
         write_text(directory / self.file_name, canonical_json(self.model_dump(mode="json")))
 
 
+class ResultArtifact(Artifact):
+    """A file of one model tuned by one strategy."""
+
+    model: str
+    strategy: str
+
+
 def text_sha256(text: str) -> str:
     """The SHA-256 of a text's bytes, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -374,13 +381,11 @@ class BankDonor(Part):
         return f"{self.origin}:{self.workload[:8]}"
 
 
-class Selection(Artifact):
+class Selection(ResultArtifact):
     """Which tasks are tuned, which take schedules from which, which are set aside."""
 
     file_name = "selection.json"
 
-    model: str
-    strategy: str
     method: str
     clusters: list[Cluster]
     # Representatives that take enough of the model's time, with those they stand for, to be
@@ -436,6 +441,11 @@ TuneStatus = Literal["tuned", "slower_than_default", "no_valid_schedule", "crash
 class _Timed(Part):
     """A task with its default schedule's latency and its best candidate's."""
 
+    task: str
+    # Candidates measured, and those of them that failed, by cause.
+    trials: int
+    failures: dict[str, int]
+    note: str = ""
     # Latency under the default schedule.
     default_ms: float | None
     best_ms: float | None
@@ -452,26 +462,30 @@ class _Timed(Part):
 class TunedTask(_Timed):
     """The result of tuning one task."""
 
-    task: str
     status: TuneStatus
-    trials: int
     tuning_s: float
-    # Failed candidates by cause.
-    failures: dict[str, int]
-    note: str = ""
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted", "interrupted"]
 RoundName = Literal["in the model", "alone", "other shapes"]
 
 
-class TuneReport(Artifact):
+class _Phases(Part):
+    """What measuring took, by phase, in seconds."""
+
+    search_s: float = 0.0
+    build_s: float = 0.0
+    run_s: float = 0.0
+    model_update_s: float = 0.0
+    # Candidates run once and compared with what their task computes.
+    check_s: float = 0.0
+
+
+class TuneReport(ResultArtifact, _Phases):
     """What the tune stage did. The log itself is the JSONDatabase beside this file."""
 
     file_name = "tune.json"
 
-    model: str
-    strategy: str
     tasks: list[TunedTask]
     trials: int
     # As set: an average over the tuned tasks.
@@ -480,12 +494,6 @@ class TuneReport(Artifact):
     tuning_s: float
     # Of these, what the host kept from a core, the cores' mean.
     stolen_s: float = 0.0
-    search_s: float
-    build_s: float
-    run_s: float
-    model_update_s: float
-    # Candidates run once and compared with what their task computes.
-    check_s: float = 0.0
     # Whether kernels were measured with their weights in memory.
     cold_weights: bool = False
     stopped_by: StoppedBy
@@ -504,17 +512,12 @@ ShareStatus = Literal["shared", "searched", "default", "known", "predicted"]
 class SharedTask(_Timed):
     """How one task that was not tuned itself got its schedule."""
 
-    task: str
     # Most similar first.
     donors: list[str]
     # Whose schedule won, if shared or known.
     donor: str | None
     status: ShareStatus
     valid: int
-    # Candidates measured.
-    trials: int
-    failures: dict[str, int]
-    note: str = ""
 
 
 def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]:
@@ -525,20 +528,15 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
     return dict(sorted(counts.items()))
 
 
-class TuningStep(Part):
+class TuningStep(_Phases):
     """The cost of one step of tuning, and its saving of the model's estimated latency."""
 
     name: str
     # Tasks that it measured candidates of, or took over.
     tasks: int
     trials: int
-    # Wall-clock seconds; what the next five leave is waiting.
+    # Wall-clock seconds; what the phases leave is waiting.
     spent_s: float
-    search_s: float
-    build_s: float = 0.0
-    run_s: float = 0.0
-    model_update_s: float = 0.0
-    check_s: float = 0.0
     # Sum of weight times what each task gained; null where nothing came before.
     gained_ms: float | None = None
 
@@ -580,26 +578,22 @@ class PredictedTask(Part):
     note: str = ""
 
 
-class PredictReport(Artifact):
+class PredictReport(ResultArtifact):
     """What the predict stage chose; TVM's database files hold the schedules."""
 
     file_name = "predict.json"
 
-    model: str
-    strategy: str
     tasks: list[PredictedTask]
     prediction: Prediction
     # Wall-clock seconds, building and checking included.
     predicting_s: float
 
 
-class ShareReport(Artifact):
+class ShareReport(ResultArtifact):
     """What the share_schedules stage did; TVM's database files hold the log of all tasks."""
 
     file_name = "share.json"
 
-    model: str
-    strategy: str
     tasks: list[SharedTask]
     # Those whose schedule was chosen in the model, with what they came to.
     representatives: list[TunedTask] = []
@@ -653,13 +647,11 @@ class ReplacedSchedule(Part):
     reason: str
 
 
-class CompileReport(Artifact):
+class CompileReport(ResultArtifact):
     """The exported library and how far its outputs are from onnxruntime's."""
 
     file_name = "compile.json"
 
-    model: str
-    strategy: str
     # File name of the exported library, beside this file.
     library: str
     # Kernels with a schedule from the tuning log.
@@ -756,13 +748,11 @@ class ShapeLatency(Part):
     speedup_over_onnxruntime: Spread | None = None
 
 
-class BenchmarkReport(Artifact):
+class BenchmarkReport(ResultArtifact):
     """End-to-end latencies of one result: untuned TVM, tuned TVM, onnxruntime, interleaved."""
 
     file_name = "benchmark.json"
 
-    model: str
-    strategy: str
     # Untuned, tuned, onnxruntime; openvino where it is installed and can run it.
     variants: dict[str, LatencyStats]
     speedup_over_untuned: Spread
@@ -820,17 +810,12 @@ class Metrics(Artifact):
     compile_s: float
     tasks: int
     representatives: int
-    # Tasks that took schedules: of their cluster's representative, of a bank, or drawn by rule.
-    dependents: int
-    set_aside: int
     trials: int
     max_relative_error: float
     model_gflops: float | None = None
     peak_gflops: float | None = None
     # Of the peak, over the whole model.
     peak_pct: float | None = None
-    # Of the kernels' time, in kernels that were not searched.
-    outside_tuned_pct: float | None = None
     library_mb: float | None = None
     onnx_mb: float | None = None
     # From a loaded NumPy to the first output of a new process; its memory after that.

@@ -24,7 +24,7 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark import interleave
-from fewtune.benchmark.interleave import disturbance, waiting_remark
+from fewtune.benchmark.interleave import disturbance
 from fewtune.benchmark.kernels import StepResults, kernel_rows, kernels_csv
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.variants import Builds, Measurements, Variants
@@ -262,7 +262,7 @@ def _report(
             *_remarks(tuned, shared, compiled),
             *(f"left out of the import: {step}" for step in result.imported.left_out),
             *measured.remarks,
-            *waiting_remark(quiets),
+            *filter(None, (quiet.remark for quiet in quiets)),
         ],
         disturbed=disturbance(quiets, stats["tuned"], kernels_ms),
         library_sha256=sha256,
@@ -292,14 +292,11 @@ def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
         compile_s=result.compiled.compile_s,
         tasks=len(result.tasks),
         representatives=len(result.selection.representatives),
-        dependents=len(shared.tasks),
-        set_aside=len(result.selection.set_aside),
         trials=tuned.trials + shared.trials,
         max_relative_error=report.max_relative_error,
         model_gflops=report.model_gflops,
         peak_gflops=report.peak_gflops,
         peak_pct=report.peak_pct,
-        outside_tuned_pct=report.outside_tuned_pct,
         disturbed=1 if report.disturbed else None,
     )
 

@@ -70,6 +70,16 @@ class Quiet:
             if self._meter.taken_cores() <= BUSY_CORES:
                 break
 
+    @property
+    def remark(self) -> str:
+        """What was spent on a quiet machine, if anything was."""
+        if not self.waited_s:
+            return ""
+        return (
+            f"{self.waited_s:.0f} s were spent on waiting for a quiet machine (rounds measured "
+            f"again: {self.repeated})"
+        )
+
     def begin(self) -> None:
         """Note that a round begins."""
         self._meter.taken_cores()
@@ -128,18 +138,6 @@ def disturbance(
     return "; ".join([*parts, fastest])
 
 
-def waiting_remark(quiets: Sequence[Quiet]) -> list[str]:
-    """What was spent on a quiet machine, as a remark, if anything was."""
-    waited_s = sum(each.waited_s for each in quiets)
-    if not waited_s:
-        return []
-    repeated = sum(each.repeated for each in quiets)
-    return [
-        f"{waited_s:.0f} s were spent on waiting for a quiet machine (rounds measured again: "
-        f"{repeated})"
-    ]
-
-
 # onnxruntime's and TVM's threads spin for a while after a call; the next variant waits so long.
 _SETTLE_S = 0.02
 # Seconds and the most calls: of a variant that is measured alone; then of its unmeasured calls.
@@ -147,8 +145,7 @@ _SETTLE_S = 0.02
 # the operating system separates them: seen with onnxruntime, whose waiting threads spin.
 _CALLS, _WARM_UP = (0.05, 50), (0.1, 200)
 _SLOW_S = 0.5
-_SLOW_ROUNDS, _SCALE_ROUNDS = 3, 6
-_VERY_SLOW_S = 5.0
+_SCALE_ROUNDS = 6
 # The same of a turn of a variant that shares its threads, or is not compared closely. A small model
 # has its weights and buffers in the cache again only after several calls: SqueezeNet took 3.3, 3.1,
 # 3.0 ms and, from the tenth call on, 2.75 (a Xeon whose last cache keeps what the second one
@@ -203,8 +200,7 @@ def interleave(  # noqa: PLR0913 (how each variant is measured)
         Monotonic seconds.
     for_scale : frozenset of str
         Variants that are not compared closely: measured for a short turn a round, left out after
-        six rounds, or after three if a call takes over half a second. One that takes over five
-        seconds is run just once, before them.
+        six rounds. One that takes over half a second is run just once, before them.
     together : frozenset of str
         Variants that share their threads. In every round they take several short turns. A turn
         begins with unmeasured calls, which bring the variant's weights back into the cache.
@@ -224,7 +220,7 @@ def interleave(  # noqa: PLR0913 (how each variant is measured)
     for name, runs in variants.items():
         copies = [runs] if callable(runs) else list(runs)
         (first_s,) = _timed(copies[0], 1, clock)
-        if name in for_scale and first_s > _VERY_SLOW_S:
+        if name in for_scale and first_s > _SLOW_S:
             samples[name] = [first_s]
             ready[name] = _Variant(copies, first_s, rounds=0)
             continue
@@ -232,12 +228,13 @@ def interleave(  # noqa: PLR0913 (how each variant is measured)
         for copy in copies[1:]:
             copy()
         (once_s,) = _timed(copies[0], 1, clock)
-        enough = _SLOW_ROUNDS if once_s > _SLOW_S else _SCALE_ROUNDS
-        own = min(rounds, enough) if name in for_scale else rounds
+        own = min(rounds, _SCALE_ROUNDS) if name in for_scale else rounds
         ready[name] = _Variant(copies, once_s, own, name not in for_scale)
     alone = [[name] for name in variants if name not in together]
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone
+    judged = [name for name in variants if name not in for_scale]
+    most_copies = max((len(ready[name].copies) for name in judged), default=1)
     if quiet is not None:
         quiet.begin()
     for index in range(rounds):
@@ -246,10 +243,6 @@ def interleave(  # noqa: PLR0913 (how each variant is measured)
             taken = _every_group(groups, ready, index, clock)
         for name, taken_s in taken.items():
             samples[name].append(taken_s)
-        judged = [
-            name for name, each in ready.items() if each.rounds == rounds and name not in for_scale
-        ]
-        most_copies = max((len(ready[name].copies) for name in judged), default=1)
         if (
             known_within is not None
             and index + 1 >= max(_LEAST_KNOWN_ROUNDS, 2 * most_copies)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from fewtune.deploy.note import Function, Note, read_note, renew
+from fewtune.deploy.note import Note, read_note, renew
 from fewtune.deploy.runtime import FFI, RUNTIME, VERSION, found
 from fewtune.errors import InputError, MachineError
 
@@ -132,8 +130,7 @@ def _fill(folder: Path, library: Path, note: Note) -> None:
     read_note(folder / LIBRARY)
     (folder / "lib" / VERSION).write_text(f"{version}\n")
     (folder / "fewtune" / "__init__.py").write_text(_INIT)
-    glibc = _glibc([ffi, runtime, library])
-    (folder / "README.md").write_text(_readme(note, version, glibc))
+    (folder / "README.md").write_text(_readme(note, version))
 
 
 def _licenses(here: Path) -> dict[str, Path]:
@@ -153,17 +150,7 @@ def _licenses(here: Path) -> dict[str, Path]:
     return licenses
 
 
-def _glibc(binaries: Sequence[Path]) -> str:
-    """The oldest version of the C library that has all that these ask for."""
-    asked = {
-        tuple(map(int, version.split(b".")))
-        for binary in binaries
-        for version in re.findall(rb"\0GLIBC_(\d+\.\d+)", binary.read_bytes())
-    }
-    return ".".join(map(str, max(asked, default=())))
-
-
-def _readme(note: Note, version: str, glibc: str) -> str:
+def _readme(note: Note, version: str) -> str:
     first = note.functions[0]
     arrays = ", ".join(
         f'"{each.name}": numpy.zeros({each.shape}, "{each.dtype}")' for each in first.inputs
@@ -172,9 +159,7 @@ def _readme(note: Note, version: str, glibc: str) -> str:
 
 Made by fewtune {note.versions.get("fewtune", "")} for {note.architecture} with
 {" ".join(note.extensions) or "no extensions"}; tuned for {note.threads} threads.
-It runs on TVM's runtime {version} (`lib/`), and needs Linux, glibc {glibc} or later, and libstdc++.
-
-{"; ".join(_signature(each) for each in note.functions)}
+It runs on TVM's runtime {version} (`lib/`), and needs Linux and libstdc++.
 
 Python 3.11 or later, with NumPy (`PYTHONPATH` is this folder):
 
@@ -194,11 +179,3 @@ g++ -std=c++17 -O2 -I include {_EXAMPLE} -o example -L lib -Wl,--no-as-needed \\
 
 `LICENSES/` holds the licenses of fewtune and TVM.
 """
-
-
-def _signature(function: Function) -> str:
-    inputs, outputs = (
-        ", ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in tensors)
-        for tensors in (function.inputs, function.outputs)
-    )
-    return f"`{function.name}`: {inputs} to {outputs}"

@@ -276,25 +276,11 @@ class Child:
         # The process that it was forked from was killed, and took it along.
         raise MachineError(f"{crash}: run it again, it goes on where it stopped")
 
-    def again_without(self, note: Note, reason: str) -> bool:
-        """Start the job anew without what crashed: its step, else all optional steps.
-
-        Returns
-        -------
-        is_started : bool
-            False if nothing is left to do without.
-        """
-        left_out = self.job.left_out
-        if note.step is not None and note.step not in left_out:
-            further = {note.step: reason}
-        else:
-            further = {name: reason for name in note.optional if name not in left_out}
-        if further:
-            left_out = left_out | note.left_out | further
-            self.job = self.job.model_copy(update={"left_out": left_out})
-            self.__exit__()
-            self._start()
-        return bool(further)
+    def restart(self, job: Job) -> None:
+        """Do another job in a new process."""
+        self.__exit__()
+        self.job = job
+        self._start()
 
     def _start(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-apart-")
@@ -338,13 +324,21 @@ def _result(child: Child, tell: Tell | None = None) -> Any:
         try:
             return child.result(tell)
         except CrashedError as crash:
+            job, note = child.job, crash.note
             if crash.code == -signal.SIGKILL:
-                raise MachineError(f"{crash}: {child.job.lighter}") from None
-            if not child.again_without(crash.note, str(crash)):
+                raise MachineError(f"{crash}: {job.lighter}") from None
+            # The step that crashed, else all optional steps.
+            crashed = [note.step] if note.step else []
+            further = [name for name in crashed if name not in job.left_out] or [
+                name for name in note.optional if name not in job.left_out
+            ]
+            if not further:
                 is_shown = bool(os.environ.get(SHOW_STDERR))
                 hint = "" if is_shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
-                steps = ", with no optional step left to do without" if child.job.left_out else ""
-                raise InputError(f"{crash}{steps}: {child.job.advice}{hint}") from None
+                steps = ", with no optional step left to do without" if job.left_out else ""
+                raise InputError(f"{crash}{steps}: {job.advice}{hint}") from None
+            left_out = job.left_out | note.left_out | dict.fromkeys(further, str(crash))
+            child.restart(job.model_copy(update={"left_out": left_out}))
 
 
 def _note_in(folder: Path) -> Note:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from fewtune.artifacts import BenchmarkReport, Curve, KernelRow
+from fewtune.artifacts import Curve
 from fewtune.report import tables
 from fewtune.report.tables import Result, steps_table
 from fewtune.util.table import Table
@@ -25,7 +25,6 @@ th { vertical-align: bottom } .left { text-align: left }
 svg, img { max-width: 100%; height: auto }
 .warning { background: #fff3cd; border-left: 4px solid #d39e00; padding: .5rem .8rem }
 """
-_MOST_KERNELS = 15
 # A tenfold range of estimates is drawn on a logarithmic scale.
 _WIDE_RANGE = 10.0
 _PEERS = ("onnxruntime", "openvino")
@@ -132,34 +131,13 @@ def _of_result(result: Result) -> list[str]:
     """The kernels of one result, the cost of its steps, and what went another way."""
     report = result.benchmark
     name = escape(result.strategy)
-    parts = [f"<h2>Kernels, {name}</h2>", _kernels(report)]
-    table = _table(tables.kernel_table(report))
-    parts.append(f"<details><summary>Every kernel</summary>{table}</details>")
+    parts = [f"<h2>Kernels, {name}</h2>", _table(tables.kernel_table(report))]
     if report.steps:
         parts += [f"<h2>What tuning time went to, {name}</h2>", _table(steps_table(report.steps))]
     if report.remarks:
         lines = "".join(f"<li>{_text(line)}</li>" for line in report.remarks)
         parts.append(f"<h2>Remarks, {name}</h2><ul>{lines}</ul>")
     return parts
-
-
-def _kernels(report: BenchmarkReport) -> str:
-    """Where the model's time goes: the heaviest kernels, coloured by where schedules come from."""
-    from matplotlib.patches import Patch
-
-    rows = [row for row in sorted(report.kernels, key=KernelRow.order) if row.latency_ms]
-    rows = rows[:_MOST_KERNELS][::-1]
-    kinds: dict[str, str] = {
-        kind: f"C{place}" for place, kind in enumerate(sorted({r.schedule for r in rows}))
-    }
-    figure, axes = _figure(0.26 * len(rows) + 1.0)
-    for place, row in enumerate(rows):
-        axes.barh(place, (row.latency_ms or 0.0) * row.weight, color=kinds[row.schedule])
-    axes.set_yticks(range(len(rows)), [row.task for row in rows], parse_math=False, fontsize=8)
-    axes.set_xlabel("ms of all calls in one run")
-    handles = [Patch(color=color, label=kind) for kind, color in kinds.items()]
-    axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return _svg(figure, f"kernels-{report.strategy}")
 
 
 def _figure(height: float) -> tuple[Any, Any]:

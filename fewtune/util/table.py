@@ -71,13 +71,8 @@ class Table:
         return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
 
     def print(self, stream: TextIO | None = None) -> None:
-        """Show the table; a narrow terminal wraps texts, and a pipe has any width."""
+        """Show the table."""
         stream = stream or sys.stdout
-        if stream.isatty():
-            from rich.console import Console
-
-            Console(file=stream, markup=False, highlight=False).print(self._ruled())
-            return
         stream.write(self.text())
         stream.flush()
 

@@ -4,7 +4,7 @@ import pytest
 
 from fewtune.artifacts import LatencyStats
 from fewtune.benchmark import interleave as module
-from fewtune.benchmark.interleave import Quiet, disturbance, interleave, waiting_remark
+from fewtune.benchmark.interleave import Quiet, disturbance, interleave
 from tests.made import results as made
 
 
@@ -36,7 +36,7 @@ def test_a_disturbed_round_is_measured_again_once_it_is_quiet():
     assert (quiet.repeated, quiet.rounds, quiet.taken_cores) == (1, 4, [])
     assert quiet.waited_s >= 1.0
     assert disturbance([quiet], made.latency(2.0)) == ""
-    assert "(rounds measured again: 1)" in waiting_remark([quiet])[0]
+    assert "(rounds measured again: 1)" in quiet.remark
 
 
 @pytest.mark.parametrize(("wait_s", "repeated"), [(0, 0), (3, 1)])
