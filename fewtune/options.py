@@ -264,9 +264,6 @@ class CompileOptions(BaseModel, extra="forbid"):
     )
 
 
-_LEAST_ROUNDS = 3
-
-
 class BenchmarkOptions(BaseModel, extra="forbid"):
     """How long a model is measured."""
 
@@ -305,13 +302,3 @@ class CompareOptions(BenchmarkOptions):
         description="processes, one after the other, that share the rounds; an even number of "
         "them, for what is loaded first is slower, and they take turns in it",
     )
-
-    @property
-    def of_a_process(self) -> Self:
-        """The same for one process, with its part of the time to wait."""
-        return self.model_copy(update={"wait_s": self.wait_s / self.processes})
-
-    @property
-    def rounds_each(self) -> int:
-        """Rounds of one process."""
-        return max(_LEAST_ROUNDS, -(-self.rounds // self.processes))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Curve, Metrics
-from fewtune.benchmark.compare import Result, compare_strategies
+from fewtune.benchmark.compare import compare_strategies
+from fewtune.report.tables import Result
 from fewtune.stages.command import Stage, main
 from fewtune.stages.commit import commit
 from fewtune.stages.params import COMPARED
@@ -15,14 +16,11 @@ from fewtune.util.files import canonical_json, whole_directory, write_text
 def run(stage: Stage) -> None:
     """Measure the libraries of both strategies side by side."""
     places, model = stage.places, stage.model
-    results = {
-        strategy: Result(
-            places.compiled(model, strategy),
-            Metrics.read(places.benchmarked(model, strategy)),
-            BenchmarkReport.read(places.benchmarked(model, strategy)),
-        )
-        for strategy in COMPARED
-    }
+    results = {}
+    for strategy in COMPARED:
+        folder = places.benchmarked(model, strategy)
+        result = Result(BenchmarkReport.read(folder), Metrics.read(folder))
+        results[strategy] = places.compiled(model, strategy), result
     with stage.measuring(), whole_directory(places.compared(model)) as directory:
         comparison = compare_strategies(
             places.imported(model),

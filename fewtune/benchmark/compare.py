@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fewtune.artifacts import (
-    BenchmarkReport,
     Comparison,
     CompileReport,
     Conditions,
@@ -23,20 +22,13 @@ from fewtune.machine.host import stolen_pct, stolen_s
 from fewtune.options import CompareOptions
 from fewtune.process.apart import Job, run_apart
 from fewtune.report import tables
+from fewtune.report.tables import Result
 from fewtune.util.files import file_sha256, write_text
-
-
-class Result(NamedTuple):
-    """One strategy's result: the folder of its library, and what its benchmark wrote."""
-
-    compiled: Path
-    metrics: Metrics
-    report: BenchmarkReport
 
 
 def compare_strategies(
     import_directory: Path,
-    results: dict[str, Result],
+    results: dict[str, tuple[Path, Result]],
     fingerprint: Fingerprint,
     options: CompareOptions,
     directory: Path,
@@ -48,8 +40,9 @@ def compare_strategies(
     Parameters
     ----------
     import_directory : Path
-    results : dict of Result
-        By strategy: ``selective`` and ``full``.
+    results : dict of (Path, Result)
+        By strategy (``selective`` and ``full``): the folder of its library, and what its benchmark
+        wrote.
     fingerprint : Fingerprint
     options : CompareOptions
     directory : Path
@@ -62,8 +55,9 @@ def compare_strategies(
     MachineError
         If a process is killed, which happens if memory runs out.
     """
-    compiled = {name: CompileReport.read(each.compiled) for name, each in results.items()}
-    libraries = {name: results[name].compiled / each.library for name, each in compiled.items()}
+    libraries = {
+        name: folder / CompileReport.read(folder).library for name, (folder, _) in results.items()
+    }
     began_s, before_s = time.perf_counter(), stolen_s()
     measured = [
         run_apart(
@@ -78,19 +72,19 @@ def compare_strategies(
         for number in range(options.processes)
     ]
     kept_s, passed_s = stolen_s() - before_s, time.perf_counter() - began_s
-    selective = results["selective"].report
+    selective, full = results["selective"][1], results["full"][1]
     taken = {
         "copies": min(each.copies for each in measured),
-        "rounds": options.rounds_each * options.processes,
+        "rounds": _rounds_each(options) * options.processes,
     }
     comparison = Comparison(
         model=selective.model,
-        **_tuning_figures(results["selective"].metrics, results["full"].metrics),
+        **_tuning_figures(selective.metrics, full.metrics),
         **_latency_figures(measured),
         measuring_stolen_pct=stolen_pct(kept_s, passed_s),
         conditions=Conditions(
             fingerprint=fingerprint,
-            trials_per_task=selective.conditions.trials_per_task,
+            trials_per_task=selective.benchmark.conditions.trials_per_task,
             commit=commit,
             peers=measured[0].peers,
             **(dict(options) | taken),
@@ -140,6 +134,9 @@ def _latency_figures(measured: Sequence[Measurements]) -> dict[str, Any]:
     }
 
 
+_LEAST_ROUNDS = 3
+
+
 class _Measuring(Job):
     """The rounds of one process: the first process also measures untuned TVM, for scale."""
 
@@ -155,12 +152,19 @@ class _Measuring(Job):
     number: int
 
     def run(self) -> Measurements:
+        # A process has its part of the time to wait.
+        processes = self.options.processes
         variants = Variants(
             self.imported,
             self.libraries,
             self.fingerprint,
-            self.options.of_a_process,
+            self.options.model_copy(update={"wait_s": self.options.wait_s / processes}),
             untuned=self.number == 0,
             turned=self.number % 2 == 1,
         )
-        return variants.measure(self.options.rounds_each)
+        return variants.measure(_rounds_each(self.options))
+
+
+def _rounds_each(options: CompareOptions) -> int:
+    """Rounds of one process."""
+    return max(_LEAST_ROUNDS, -(-options.rounds // options.processes))

@@ -20,7 +20,7 @@ from fewtune.errors import InputError, MachineError
 
 # The file's end: a digest of the note, how many bytes the note has, and a mark.
 END = struct.Struct("<32sQ8s")
-_MARK, _OLD_MARK = b"fewtune2", b"fewtune1"
+_MARK = b"fewtune2"
 _LONGEST_NOTE = 1 << 20
 _AGAIN = "compile the model again, or copy the file again"
 CPUINFO = Path("/proc/cpuinfo")
@@ -139,8 +139,6 @@ def _note_in(stream: BinaryIO, library: Path) -> tuple[Note, int]:
     end = stream.seek(0, os.SEEK_END) - END.size
     stream.seek(max(end, 0))
     sha256, length, mark = END.unpack(stream.read().rjust(END.size, b"\0"))
-    if mark == _OLD_MARK:
-        raise InputError(f"{library} was made by an earlier fewtune: compile the model again")
     if mark != _MARK or length > min(end, _LONGEST_NOTE):
         raise InputError(f"{library} is no library of fewtune, or is cut off: {_AGAIN}")
     stream.seek(end - length)

@@ -45,15 +45,6 @@ class Capabilities(NamedTuple):
     runs_here: bool = True
     locks_itself: bool = False
 
-    @property
-    def lacking(self) -> list[str]:
-        """The parts that are skipped, as text; none on this machine's CPU."""
-        said = {
-            "cold_caches": "caches as a model leaves them",
-            "finals_in_model": "contenders measured in the model (each is measured alone)",
-        }
-        return [text for name, text in said.items() if not getattr(self, name)]
-
 
 class Device(ABC):
     """Where candidates are built and measured.

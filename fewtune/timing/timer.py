@@ -233,24 +233,11 @@ def to_be_evicted(
         `last_level_cache_bytes`: a larger output evicts itself.
     """
     whole_bytes = sum(map(_size, activations))
-    if not outgrow(whole_bytes, caches_bytes):
+    if caches_bytes is None or whole_bytes <= _OUTGROWN * caches_bytes:
         return []
     if cache_bytes is not None and whole_bytes > _SELF_FLUSHED * cache_bytes:
         return []
     return [each for each in activations[-1:] if str(each.dtype) == "float32"]
-
-
-def outgrow(activations_bytes: float, caches_bytes: int | None) -> bool:
-    """Whether a kernel's activations are too large for the cores' own caches.
-
-    Parameters
-    ----------
-    activations_bytes : float
-        Bytes of its inputs and outputs without weights.
-    caches_bytes : int or None
-        The cores' own caches together; None if unknown.
-    """
-    return caches_bytes is not None and activations_bytes > _OUTGROWN * caches_bytes
 
 
 def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:

@@ -71,12 +71,5 @@ def _location(steps: tuple[int | str, ...], given: Any) -> tuple[int | str, ...]
 
 def _allowed(item: Any) -> str:
     """What pydantic asks for, as something to give."""
-    kind = item["type"]
-    if kind.startswith("int_"):
-        return "give a whole number"
-    if kind in ("dict_type", "model_type"):
-        return "give a mapping of keys to values"
-    if kind == "string_type":
-        return "give a text, in quotes if it is a number"
     text = re.sub("^Input should be (greater|less)", r"give a value \1", item["msg"])
     return text.removeprefix("Value error, ").replace("Input should be", "give")

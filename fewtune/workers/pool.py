@@ -1,8 +1,8 @@
 """The parent's side of the build and measure workers.
 
 A worker that crashes, hangs or grows is replaced; its present candidate counts as failed, with the
-cause. Workers are recycled by memory and age, since TVM's compiler leaks (apache/tvm #11096,
-#11074): MetaSchedule restarts its pool for every batch for that reason.
+cause. Workers are recycled by memory, since TVM's compiler leaks (apache/tvm #11096, #11074):
+MetaSchedule restarts its pool for every batch for that reason.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ class WorkerOptions:
         Seconds that a candidate may take to build, and to be measured.
     recycle_bytes : int
         Resident memory above which a worker is replaced between batches.
-    recycle_builds : int
-        Builds after which a worker is replaced between batches.
     memory_limit_bytes : int
         Hard limit of a worker's data segment; 0 for none.
     """
@@ -52,7 +50,6 @@ class WorkerOptions:
     build_timeout_s: float = 5.0
     run_timeout_s: float = 10.0
     recycle_bytes: int = 1200 * 2**20
-    recycle_builds: int = 250
     memory_limit_bytes: int = 8 * 2**30
 
 
@@ -68,7 +65,6 @@ class WorkerHandle:
     kind: Any
     settings: tuple[Any, ...]
     threads: int
-    builds: int = 0
     lives: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
@@ -85,7 +81,6 @@ class WorkerHandle:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(self.settings)
         self._ready = False
-        self.builds = 0
         self.lives += 1
 
     @property
@@ -393,18 +388,16 @@ class WorkerPool:
             took_s = handle.receive(self.build_limit_s, "build_timeout")
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.of(fault, running=False)
-        handle.builds += 1
         self._build_s.append(took_s)
         return Built(worker, number, handle.lives)
 
     def tidy(self) -> None:
-        """Drop all builds; replace workers that are too old or too large."""
+        """Drop all builds; replace workers that are too large."""
         for handle in self.handles:
             try:
                 resident = handle.call(10, self._kind.forget)
             except (WorkerLostError, RequestFailedError):
                 resident = self.options.recycle_bytes + 1
-            too_large = resident > self.options.recycle_bytes
-            if too_large or handle.builds >= self.options.recycle_builds:
+            if resident > self.options.recycle_bytes:
                 handle.kill()
                 handle.start()

@@ -23,10 +23,11 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model, start_figures
-from fewtune.benchmark.compare import Result, compare_strategies
+from fewtune.benchmark.compare import compare_strategies
 from fewtune.benchmark.variants import Builds, Variants, has_room
 from fewtune.machine.host import cores_off_the_pool
 from fewtune.options import BenchmarkOptions, CompareOptions
+from fewtune.report.tables import Result
 from fewtune.task.extract import write_tasks
 from tests import tuned_tiny
 from tests.made.results import share_report
@@ -165,7 +166,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     metrics = Metrics.read(directory)
     comparison = compare_strategies(
         tuned_tiny.imported(),
-        dict.fromkeys(("selective", "full"), Result(tuned_tiny.compiled(), metrics, report)),
+        dict.fromkeys(("selective", "full"), (tuned_tiny.compiled(), Result(report, metrics))),
         tuned_tiny.fingerprint(),
         CompareOptions(rounds=5, copies=2, processes=2, wait_s=0),
         tmp_path,

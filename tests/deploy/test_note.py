@@ -54,13 +54,6 @@ def test_a_field_of_a_later_version_is_left_alone(tmp_path):
     assert read_note(path) == told
 
 
-def test_a_library_of_an_earlier_version_is_named_as_such(tmp_path):
-    path = tmp_path / "model.so"
-    path.write_bytes(libraries.bare().read_bytes() + b"{}\2\0\0\0\0\0\0\0fewtune1")
-    with pytest.raises(InputError, match="made by an earlier fewtune: compile the model again"):
-        read_note(path)
-
-
 def test_what_is_no_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent.so"):
         with pytest.raises(InputError, match="cannot be read"):

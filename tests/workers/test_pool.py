@@ -179,7 +179,7 @@ def test_an_old_worker_is_replaced_between_batches(pool, good, monkeypatch):
     pid = pool.handles[0].pid
     pool.tidy()
     assert pool.handles[0].pid == pid
-    monkeypatch.setattr(pool, "options", replace(pool.options, recycle_builds=1))
+    monkeypatch.setattr(pool, "options", replace(pool.options, recycle_bytes=1))
     pool.tidy()
     assert pool.handles[0].pid != pid
     assert pool.handles[0].lost_since(built)
