@@ -237,21 +237,21 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
     "bank": 230,
-    "benchmark": 1007,
+    "benchmark": 993,
     "compile": 667,
-    "deploy": 880,
-    "fleet": 497,
-    "loose": 1033,
+    "deploy": 860,
+    "fleet": 496,
+    "loose": 1003,
     "machine": 333,
-    "measure": 539,
+    "measure": 508,
     "model": 3266,
     "model_check": 208,
     "prediction": 353,
     "onnx_graph": 3743,
     "predictor": 715,
-    "process": 904,
-    "progress": 165,
-    "report": 549,
+    "process": 885,
+    "progress": 120,
+    "report": 531,
     "research": 510,
     "runtime": 960,
     "schedule": 1816,
@@ -263,16 +263,16 @@ BUDGETS = {
     "steps": 231,
     "storage": 264,
     "task": 517,
-    "timing": 326,
+    "timing": 307,
     "trial": 150,
-    "tuning": 1011,
+    "tuning": 1007,
     "tvm_compat": 323,
-    "util": 294,
+    "util": 271,
     "verify": 1089,
-    "workers": 570,
+    "workers": 559,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3982, ("benchmarks",): 5473, ("tests",): 16588}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5473, ("tests",): 16567}
 
 
 def code_lines(path: Path) -> int:
