@@ -41,7 +41,7 @@ from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import load
 from fewtune.options import BenchmarkOptions
-from fewtune.runtime.executable import build_executable
+from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.stages.commit import commit
@@ -229,7 +229,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         check_builds(tuned, work)
         library = work / LIBRARY
         rest = build_stock(lowered, tasks, work, target, library)
-        found = verify(library, imported, target)
+        found = verify(CompiledModel(library, target), imported)
         if not found.allowances <= 1:
             raise VerificationError(
                 f"{model}: of stock's library, {found.text}; nothing was measured"

@@ -12,7 +12,7 @@ from fewtune.errors import InputError
 from fewtune.options import BankOptions
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.space.design_space import SAMPLING
+from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
 from fewtune.similarity.similarity import DesignSpace, design_space, similarity_rate
 from fewtune.storage.database import (
@@ -24,7 +24,6 @@ from fewtune.storage.database import (
     read_workloads,
 )
 from fewtune.task.analysis import analyse
-from fewtune.trial.trial import Trial
 
 
 class BankSource(Part):
@@ -158,20 +157,22 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
     JournalError
         If TVM cannot read a log.
     """
-    logs: list[Path] = []
-    root = Path(options.logs) if options.logs is not None else None
-    if root is not None:
+    names: dict[Path, str] = {}
+    if options.logs is not None:
+        root = Path(options.logs)
         if not root.is_dir():
             raise InputError(
                 f"{root} is no folder: give a folder of tuning logs, or null for no bank"
             )
-        logs = logs_below(root, fingerprint, "banked")
-    # Names are relative to the folder, so that its path is not part of the bank.
-    names = {path: _name(path, root) for path in logs if root is not None}
+        # Names are relative to the folder, so that its path is not part of the bank.
+        names = {
+            path: root.resolve().name if path == root else path.relative_to(root).as_posix()
+            for path in logs_below(root, fingerprint, "banked")
+        }
     target = target_from_json(fingerprint.target)
     kept = [
         workload
-        for digest_, logged in read_workloads(logs).items()
+        for digest_, logged in read_workloads([*names]).items()
         if (workload := _distil(digest_, logged, names, options, target)) is not None
     ]
     bank = Bank(
@@ -179,7 +180,7 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
         entries=kept,
     )
     bank.write(directory)
-    if logs:
+    if names:
         log_info(fingerprint).write(directory)
     return bank
 
@@ -192,15 +193,14 @@ def _distil(
     target: tvm.target.Target,
 ) -> BankEntry | None:
     """What is kept of one workload; None if no schedule of it can be moved."""
-    movable = [trial for trial in logged.trials if _samples_something(trial)]
-    if not movable:
-        return None
     donations: dict[Donation, float] = {}
-    for trial in movable:
-        if len(donations) == options.best:
-            break
+    for trial in logged.trials:
         trace = read_trace(logged.module, trial, target)
-        donations.setdefault(Donation.of(trace), trial.outcome.median_s)
+        # A default schedule has made no choices: there is nothing to move.
+        if len(donations) < options.best and sampling(trace):
+            donations.setdefault(Donation.of(trace), trial.outcome.median_s)
+    if not donations:
+        return None
     cost = analyse(None, logged.module)
     return BankEntry(
         workload=workload,
@@ -213,18 +213,3 @@ def _distil(
         donations=list(donations),
         latencies_ms=[time_s * 1e3 for time_s in donations.values()],
     )
-
-
-def _samples_something(trial: Trial) -> bool:
-    """Whether a schedule made choices: a default schedule has nothing to move."""
-    for instruction in trial.trace[0]:
-        if instruction[0] == "EnterPostproc":
-            return False
-        if instruction[0] in SAMPLING:
-            return True
-    return False
-
-
-def _name(log: Path, root: Path) -> str:
-    """A log's path below the folder of all; the folder's own name if it is a log itself."""
-    return root.resolve().name if log == root else log.relative_to(root).as_posix()

@@ -93,13 +93,11 @@ def export_bank(
             holds_for=LogInfo.read(scratch),
         )
         content = io.BytesIO()
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(content, "w") as archive:
             text = canonical_json(manifest.model_dump(mode="json")).encode()
             members = {_MANIFEST: text, **{n: (scratch / n).read_bytes() for n in _LOG}}
             for name, held in members.items():
-                entry = zipfile.ZipInfo(name, _DATE)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, held)
+                archive.writestr(zipfile.ZipInfo(name, _DATE), held, zipfile.ZIP_DEFLATED)
     write_bytes(file, content.getvalue())
     return manifest
 

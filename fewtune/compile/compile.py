@@ -213,13 +213,14 @@ def compile_model(job: CompileJob) -> CompileReport:
         at("compiling the library, or running it", optional=_suspects(steps))
         built = build(lowered, schedules, steps, target)
         _export(built, device, path)
-        found = _difference(device.load(path), job.imported, job.options.allowance)
+        found = verify(device.load(path), job.imported, job.options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
         return built, found
 
     plain = list(map(by_default, schedules.levels))
-    known = _left_out_by_import(imported) | job.left_out
+    by_import = dict(line.split(": ", 1) for line in imported.left_out)
+    known = {k: why for k, why in by_import.items() if k == DEFAULTS} | job.left_out
     is_copied = job.options.in_place == "never" or has_own_device(target)
     unasked = {IN_PLACE: ""} if is_copied else {}
     try:
@@ -295,12 +296,6 @@ def _report(
     )
 
 
-def _left_out_by_import(report: ImportReport) -> dict[str, str]:
-    """Default schedules, if the import left them out."""
-    steps = dict(line.split(": ", 1) for line in report.left_out)
-    return {DEFAULTS: steps[DEFAULTS]} if DEFAULTS in steps else {}
-
-
 def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
     """The task of every kernel, by name. A task has the name of the first of its equal kernels."""
     names = {task.info.workload: task.info.name for task in tasks}
@@ -352,14 +347,8 @@ def _tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
     return tuple(Tensor(each.name, each.dtype, tuple(each.shape)) for each in specs)
 
 
-def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:
+def verify(compiled: CompiledModel, import_directory: Path, allowance: float = 1.0) -> Difference:
     """Compare a library's outputs with onnxruntime's, for all inputs that the import drew."""
-    return _difference(CompiledModel(library, target), import_directory)
-
-
-def _difference(
-    compiled: CompiledModel, import_directory: Path, allowance: float = 1.0
-) -> Difference:
     worst = Difference()
     functions = ImportReport.read(import_directory).all_functions()
     for each in functions:

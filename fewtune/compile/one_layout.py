@@ -8,9 +8,7 @@ other shapes take schedules with the largest shape's layout.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 import tvm_ffi
@@ -66,21 +64,18 @@ def share_layouts(
     kept : dict of str
         By kernel, why it keeps a layout of its own although there is no room for that.
     """
-    readings, sizes = _readings(lowered)
+    weights = _weights(lowered)
     by_workload = {task.info.workload: task for task in tasks}
-    bound = MOST_OF_LARGEST * sum(
-        sizes[key] for key, each in readings.items() if any(r.function == MAIN for r in each)
-    )
-    layouts = {
-        reading.kernel: _layouts(schedules.scheduled(reading.kernel))
-        for reading in chain.from_iterable(readings.values())
-    }
+    of_largest = (w.size for w in weights if any(each.function == MAIN for each in w.readings))
+    bound = MOST_OF_LARGEST * sum(of_largest)
+    kernels = {each.kernel for weight in weights for each in weight.readings}
+    layouts = {kernel: _layouts(schedules.scheduled(kernel)) for kernel in kernels}
     kept: dict[str, str] = {}
-    for reading, largest in _of_other_shapes(readings, sizes):
+    for reading, largest in _of_other_shapes(weights):
         wanted = layouts[largest.kernel].get(largest.place)
         if layouts[reading.kernel].get(reading.place) == wanted or reading.kernel in kept:
             continue
-        if _total(readings, sizes, layouts) <= bound:
+        if _total(weights, layouts) <= bound:
             return {}
         for made in _alternatives(schedules, reading, largest, by_workload, database, target):
             if (found := _layouts(made)).get(reading.place) == wanted:
@@ -89,46 +84,44 @@ def share_layouts(
                 break
         else:
             kept[reading.kernel] = "no schedule of it reads the largest shape's layout"
-    return kept if _total(readings, sizes, layouts) > bound else {}
+    return kept if _total(weights, layouts) > bound else {}
 
 
-def _readings(lowered: tvm.IRModule) -> tuple[dict[str, list[_Reading]], dict[str, int]]:
-    """Who reads each weight whose layout is free, by a digest of the weight; and their bytes."""
-    readings: dict[str, list[_Reading]] = defaultdict(list)
-    sizes: dict[str, int] = {}
+class _Weight(NamedTuple):
+    """A weight whose layout is free: its bytes, and who reads it."""
+
+    size: int
+    readings: list[_Reading]
+
+
+def _weights(lowered: tvm.IRModule) -> list[_Weight]:
+    """The weights whose layout is free, large ones first."""
+    found: dict[str, _Weight] = {}
     for function in model_functions(lowered):
         for kernel, arguments in kernel_calls(lowered, function):
             for place in free_places(lowered[kernel]):
                 if is_constant(arguments[place]):
                     value = arguments[place].value.numpy()
                     digest = hashlib.sha256(value.tobytes()).hexdigest() + str(value.shape)
-                    sizes[digest] = value.nbytes
-                    readings[digest].append(_Reading(function, kernel, place))
-    return readings, sizes
+                    weight = found.setdefault(digest, _Weight(value.nbytes, []))
+                    weight.readings.append(_Reading(function, kernel, place))
+    return sorted(found.values(), key=lambda weight: -weight.size)
 
 
-def _of_other_shapes(
-    readings: Mapping[str, list[_Reading]], sizes: Mapping[str, int]
-) -> list[tuple[_Reading, _Reading]]:
-    """Kernels of other shapes with the largest shape's reader of a weight, large weights first."""
-    found = []
-    for key in sorted(readings, key=lambda key: -sizes[key]):
-        of_largest = [each for each in readings[key] if each.function == MAIN]
+def _of_other_shapes(weights: list[_Weight]) -> Iterator[tuple[_Reading, _Reading]]:
+    """Kernels of other shapes, each with the largest shape's reader of a weight."""
+    for weight in weights:
+        of_largest = [each for each in weight.readings if each.function == MAIN]
         own = {each.kernel for each in of_largest}
-        others = [each for each in readings[key] if each.kernel not in own]
-        found += [(each, of_largest[0]) for each in others if of_largest]
-    return found
+        others = [each for each in weight.readings if each.kernel not in own]
+        yield from ((each, of_largest[0]) for each in others if of_largest)
 
 
-def _total(
-    readings: Mapping[str, list[_Reading]],
-    sizes: Mapping[str, int],
-    layouts: Mapping[str, dict[int, int]],
-) -> int:
+def _total(weights: list[_Weight], layouts: Mapping[str, dict[int, int]]) -> int:
     """Bytes of the weights in all layouts."""
     return sum(
-        sizes[key] * len({layouts[reading.kernel].get(reading.place) for reading in each})
-        for key, each in readings.items()
+        weight.size * len({layouts[each.kernel].get(each.place) for each in weight.readings})
+        for weight in weights
     )
 
 

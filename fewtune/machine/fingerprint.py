@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
-from fewtune.runtime.target import resolve_target, target_json, tvm_device
 from fewtune.util.switches import switched_off
 
 # By the beginning of an address, the class of its device (`fewtune.measure.device.Device`).
@@ -116,6 +115,8 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
         raise InputError(
             f"fingerprint.device is {options.device!r}: give here, or {' or '.join(KINDS)}..."
         )
+    from fewtune.runtime.target import resolve_target, target_json, tvm_device
+
     threads = options.thread_count()
     target = resolve_target(options.target, threads)
     device = tvm_device(target)

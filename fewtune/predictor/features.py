@@ -55,9 +55,7 @@ class DecisionFeatures:
         Whether weights are not in the caches when the task begins.
     """
 
-    def __init__(
-        self, programs: Sequence[Program], contraction: RuledBlock, *, is_cold: bool
-    ) -> None:
+    def __init__(self, programs: Sequence[Program], contraction: RuledBlock, is_cold: bool) -> None:
         block, vector = contraction.block, contraction.vector
         self._programs = programs
         self._name = contraction.name
@@ -97,7 +95,7 @@ class DecisionFeatures:
                 levels = SPATIAL_LEVELS if block.kinds[choice.axis] == "S" else REDUCTION_LEVELS
                 if not isinstance(choice.default, tuple) or len(choice.default) != levels:
                     return None
-        return DecisionFeatures(programs, contraction, is_cold=is_cold)
+        return DecisionFeatures(programs, contraction, is_cold)
 
     def of(self, points: Sequence[Point]) -> np.ndarray:
         """Features of points, (points, `NAMES`), float32."""
@@ -164,12 +162,7 @@ class DecisionFeatures:
             _log2(body),
             _log2(1 + unroll),
             (body <= unroll).astype(float),
-            _log2(count(vector, _THREAD)),
-            _log2(count(vector, _CACHE)),
-            _log2(count(rows, _THREAD)),
-            _log2(count(rows, _CACHE)),
-            _log2(count(groups, _THREAD)),
-            _log2(count(groups, _CACHE)),
+            *(_log2(count(a, n)) for a in (vector, rows, groups) for n in (_THREAD, _CACHE)),
             _log2(threads),
             threads % 2,
             *self._parting(tiles, ones),
@@ -184,26 +177,17 @@ class DecisionFeatures:
 
     def _touched(self, count: Callable[..., np.ndarray]) -> list[np.ndarray]:
         """What the pieces of the loops read and write, in logarithms of bytes."""
-
-        def touched(
-            walk: list[Walk], spatial: tuple[int, ...], reduced: tuple[int, ...]
-        ) -> np.ndarray:
-            iterations = [
-                count([axis], *(reduced if axis in self._reduced else spatial))
-                for axis in range(len(self._extents))
-            ]
-            return _log2(FLOAT32_BYTES * touched_elements(walk, iterations))
-
-        registers, cache, everything = _REGISTER, (_CACHE, *_REGISTER), (_OUTER, _INNER)
-        return [
-            touched(self._weights, registers, (_INNER,)),
-            touched(self._data, registers, (_INNER,)),
-            touched(self._weights, registers, everything),
-            touched(self._data, registers, everything),
-            touched(self._weights, cache, everything),
-            touched(self._data, cache, everything),
-            touched(self._results, cache, everything),
-        ]
+        found, axes = [], range(len(self._extents))
+        cache, operands = (_CACHE, *_REGISTER), (self._weights, self._data)
+        for spatial, reduced, tensors in (
+            (_REGISTER, (_INNER,), operands),
+            (_REGISTER, (_OUTER, _INNER), operands),
+            (cache, (_OUTER, _INNER), (*operands, self._results)),
+        ):
+            levels = [reduced if axis in self._reduced else spatial for axis in axes]
+            iterations = [count([axis], *levels[axis]) for axis in axes]
+            found += [_log2(FLOAT32_BYTES * touched_elements(w, iterations)) for w in tensors]
+        return found
 
     def _parting(self, tiles: dict[int, np.ndarray], ones: np.ndarray) -> list[np.ndarray]:
         """Whether threads split the axis that the kernel before split, and whether the vectors'."""
@@ -232,9 +216,8 @@ class DecisionFeatures:
                 unroll = np.array([choice.values[int(each)] for each in decisions], dtype=float)
             elif choice.kind == LOCATION:
                 # An open location is drawn when the schedule is made: it can be anywhere.
-                location = np.array(
-                    [_ANYWHERE if each is None else int(each) for each in decisions], dtype=float
-                )
+                known = [_ANYWHERE if each is None else int(each) for each in decisions]
+                location = np.array(known, dtype=float)
         return tiles, unroll, location
 
 

@@ -203,11 +203,6 @@ class Predictor:
         # Products of bytes err in other ways than those of floats.
         self._residuals: defaultdict[str, Residual] = defaultdict(Residual)
 
-    @property
-    def samples(self) -> int:
-        """Measured candidates that it has learnt from."""
-        return sum(each.samples for each in self._residuals.values())
-
     def learn(
         self, task: Hashable, features: np.ndarray, times_s: Sequence[float], kind: str = FLOATS
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fewtune.runtime.target import is_aarch64
+from fewtune.runtime.target import architecture
 from fewtune.runtime.tvm import has_feature, tvm
 
 _HALVES_VECTORS = "znver4"
@@ -40,7 +40,7 @@ class CpuTraits:
     def of(target: tvm.target.Target) -> CpuTraits:
         """Read the traits off a target's ``mcpu`` and ``num-cores``."""
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
-        if is_aarch64(target):
+        if architecture(target) == "aarch64":
             # NEON: 32 registers of four lanes. With 28 of them as accumulators LLVM stores and
             # loads four in every step of a product's inner loop, with 24 none.
             return CpuTraits(16, 24, 7, threads, in_flight=8)

@@ -146,24 +146,16 @@ def build_executable(
             *finalize_passes(target),
         ]
     )
-    lowered = runnable(lowered, target)
+    if has_own_device(target):
+        # On a GPU each kernel needs a schedule, if only by rule.
+        from tvm.s_tir import dlight
+
+        with target:
+            lowered = dlight.ApplyDefaultSchedule(*gpu_rules())(lowered)
     config = {"tirx.disable_assert": not has_asserts}
-    with (
-        target,
-        tvm.transform.PassContext(opt_level=3, config=config),
-        vector_math.as_marked(lowered),
-    ):
+    context = tvm.transform.PassContext(opt_level=3, config=config)
+    with target, context, vector_math.as_marked(lowered):
         return relax.build(lowered, target=target, relax_pipeline=passes, tir_pipeline=pipeline)
-
-
-def runnable(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """A module whose kernels can be compiled: on a GPU, each needs a schedule, if only by rule."""
-    if not has_own_device(target):
-        return module
-    from tvm.s_tir import dlight
-
-    with target:
-        return dlight.ApplyDefaultSchedule(*gpu_rules())(module)
 
 
 def gpu_rules() -> list[Any]:
@@ -175,11 +167,7 @@ def gpu_rules() -> list[Any]:
 
 def module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
     """A function of a module as a pass that others may stand beside."""
-
-    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewrite(module)
-
-    return tvm.transform.module_pass(apply, opt_level=0)
+    return tvm.transform.module_pass(lambda module, _context: rewrite(module), opt_level=0)
 
 
 class CompiledModel:
@@ -247,9 +235,7 @@ class CompiledModel:
 
         def watch(symbol: str, is_before: bool, arguments: Sequence[Any]) -> None:
             kernel = kernel_name(symbol)
-            observer = before if is_before else observe
-            if observer is not None:
-                self.device.sync()
+            if observer := before if is_before else observe:
                 observer(kernel, calls[kernel], arguments)
             calls[kernel] += not is_before
 
@@ -270,7 +256,6 @@ class CompiledModel:
 
         def watch(symbol: str, is_before: bool, _arguments: Sequence[Any]) -> None:
             nonlocal began_s
-            self.device.sync()
             if is_before:
                 began_s = time.perf_counter()
             else:
@@ -291,6 +276,7 @@ class CompiledModel:
             _function: Any, symbol: str, is_before: bool, _result: Any, *arguments: Any
         ) -> None:
             if not symbol.startswith(_BUILTIN):
+                self.device.sync()
                 watch(symbol, is_before, arguments)
 
         self._watched.set_instrument(instrument)

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -172,18 +172,11 @@ def loaded(objects: Mapping[str, Path]) -> Any:
     """A module of this process with the kernels of objects, each by its symbol."""
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         library = f"{scratch}/kernels.so"
-        link_shared(library, renamed(objects, Path(scratch)))
+        # They need no libraries but their process's. The compiler driver would take twice as long.
+        command = [_LINKER, "-shared", "-o", library, *renamed(objects, Path(scratch))]
+        subprocess.run(command, check=True, capture_output=True)
         with without_noise():
             return tvm.runtime.load_module(library)
-
-
-def link_shared(library: str, objects: Sequence[str]) -> None:
-    """Link kernels, which need no libraries but those that their process has.
-
-    The compiler driver would take twice as long.
-    """
-    command = [_LINKER, "-shared", "-o", library, *objects]
-    subprocess.run(command, check=True, capture_output=True)
 
 
 def renamed(objects: Mapping[str, Path], scratch: Path) -> list[str]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fewtune.deploy.note import cpu_flags, lacking_here
 from fewtune.errors import InputError, MachineError, last_line
+from fewtune.runtime.tvm import HOST_KINDS, has_feature, load_backends, register_intrinsics, tvm
+from fewtune.tvm_compat.noise import without_noise
 from fewtune.util.asked import asked
-
-if TYPE_CHECKING:
-    from fewtune.runtime.tvm import tvm
-
 
 # What TVM's schedule rules have to know of a GPU: of every architecture from sm_70 on, at least.
 GPU_LIMITS = {
@@ -59,8 +57,6 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
     MachineError
         If the target's device is not on this machine, or its architecture is another one.
     """
-    from fewtune.runtime.tvm import register_intrinsics, tvm
-
     text = text.strip()
     config = _config(text, threads, elsewhere)
     _load_for(config)
@@ -69,9 +65,9 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
             config = {**GPU_LIMITS, **json.loads(str(tvm.target.Target.from_device(tvm.cuda(0))))}
         target = tvm.target.Target(config)
     except Exception as error:  # noqa: BLE001 (TVM raises several kinds for a bad target)
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else "unknown"
         raise InputError(
-            f"target {text!r} is not one that TVM knows ({reason}); give auto, llvm, cuda or JSON"
+            f"target {text!r} is not one that TVM knows ({last_line(error)}); give auto, llvm, "
+            "cuda or JSON"
         ) from None
     if not elsewhere:
         _require_here(text, target)
@@ -81,8 +77,6 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
 
 def _config(text: str, threads: int, elsewhere: bool) -> Any:
     """The target as TVM takes it; what is not said of a CPU is as on this machine."""
-    from fewtune.runtime.tvm import tvm
-
     host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
     if not elsewhere:
         host["mcpu"] = tvm.get_global_func("target.llvm_get_system_cpu")()
@@ -98,15 +92,16 @@ def _config(text: str, threads: int, elsewhere: bool) -> Any:
         raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
     except RecursionError:
         raise InputError("the target is JSON nested too deeply") from None
-    if isinstance(config, dict):
-        for part in (config, config.get("host")):
-            if isinstance(part, dict) and part.get("kind") == "llvm":
-                _require_known(text, part)
-    if isinstance(config, dict) and config.get("kind") == "llvm":
-        if "mcpu" in config:
-            host.pop("mattr", None)
-        config = {**host, **config}
-    return config
+    if not isinstance(config, dict):
+        return config
+    for part in (config, config.get("host")):
+        if isinstance(part, dict) and part.get("kind") == "llvm":
+            _require_known(text, part)
+    if config.get("kind") != "llvm":
+        return config
+    if "mcpu" in config:
+        host.pop("mattr", None)
+    return {**host, **config}
 
 
 def _require_here(text: str, target: tvm.target.Target) -> None:
@@ -144,8 +139,6 @@ def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
         As a target's ``mattr`` takes them, such as ``+avx512bf16``; none where the kernel says
         nothing.
     """
-    from fewtune.runtime.tvm import has_feature, tvm
-
     named = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
     for key, there in cpu_flags(cpuinfo).items():
         return [
@@ -158,8 +151,6 @@ def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
 
 def needed_extensions(target: tvm.target.Target) -> list[str]:
     """The extensions that a CPU target's code may use, as the kernel names them."""
-    from fewtune.runtime.tvm import has_feature
-
     return [
         flag
         for extensions in _EXTENSIONS.values()
@@ -170,9 +161,6 @@ def needed_extensions(target: tvm.target.Target) -> list[str]:
 
 def _require_known(text: str, config: dict[str, Any]) -> None:
     """Refuse a CPU or an extension that LLVM does not know: it would go on, and only warn."""
-    from fewtune.runtime.tvm import tvm
-    from fewtune.tvm_compat.noise import without_noise
-
     cpu, attributes, cores = (config.get(key) for key in ("mcpu", "mattr", "num-cores"))
     triple = config.get("mtriple") or tvm.get_global_func("target.llvm_get_system_triple")()
     if isinstance(cores, int) and cores < 1:
@@ -199,16 +187,12 @@ def _require_known(text: str, config: dict[str, Any]) -> None:
 
 def _load_for(config: object) -> None:
     """Load what TVM has for other devices, unless a target is a CPU."""
-    from fewtune.runtime.tvm import HOST_KINDS, load_backends
-
     if not isinstance(config, dict) or config.get("kind") not in HOST_KINDS:
         load_backends()
 
 
 def tvm_device(target: tvm.target.Target) -> tvm.runtime.Device:
     """The first device that runs code of ``target``."""
-    from fewtune.runtime.tvm import tvm
-
     kind = str(target.kind.name)
     return tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
 
@@ -224,11 +208,6 @@ def architecture(target: tvm.target.Target) -> str:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(first, first) or platform.machine()
 
 
-def is_aarch64(target: tvm.target.Target) -> bool:
-    """Whether a target is a 64-bit ARM processor."""
-    return architecture(target) == "aarch64"
-
-
 def is_foreign(target: tvm.target.Target) -> bool:
     """Whether a CPU target's code cannot run on this machine, being of another architecture."""
     return not has_own_device(target) and architecture(target) != platform.machine()
@@ -241,8 +220,6 @@ def host_target(threads: int) -> tvm.target.Target:
 
 def target_from_json(text: str) -> tvm.target.Target:
     """Make the TVM target that a fingerprint holds."""
-    from fewtune.runtime.tvm import register_intrinsics, tvm
-
     try:
         config = json.loads(text)
         _load_for(config)

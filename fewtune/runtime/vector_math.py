@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fewtune.tvm_compat.operators import lower_first
@@ -145,16 +146,6 @@ def logarithm(x: Any) -> Any:
     return _unless_nan(x, found)
 
 
-def hyperbolic_tangent(x: Any) -> Any:
-    """An odd polynomial over an even one, within the range where it is not one."""
-    return _quotient(x, _TANH_BOUND, _TANH, _TANH_UNDER)
-
-
-def error_function(x: Any) -> Any:
-    """As `hyperbolic_tangent`."""
-    return _quotient(x, _ERF_BOUND, _ERF, _ERF_UNDER)
-
-
 def power(x: Any, exponent: Any) -> Any | None:
     """``x`` to a constant power that takes few multiplications and roots; else None.
 
@@ -185,7 +176,9 @@ def _of_ends(x: Any, power: Any, at_infinity: float) -> Any:
     return tvm.tirx.Select(is_end, _like(x, at_infinity), tvm.tirx.abs(power))
 
 
-def _quotient(x: Any, bound: float, over: Sequence[float], under: Sequence[float]) -> Any:
+def _quotient(bound: float, over: Sequence[float], under: Sequence[float], x: Any) -> Any:
+    """An odd polynomial over an even one, within the range where it is not one."""
+
     def of(value: Any) -> Any:
         return let(
             value * value,
@@ -264,7 +257,8 @@ def register() -> None:
 
     def vectors_of(function: Callable[..., Any | None]) -> Callable[[Any], Any | None]:
         def lowered(call: Any) -> Any | None:
-            if not (_Use.vectors and _is_float32(call)):
+            kind = type_of(call)
+            if not _Use.vectors or not kind.startswith(_FLOAT) or "vscale" in kind:
                 return None
             argument, *others = call.args
             if is_at_hand(argument):
@@ -280,8 +274,8 @@ def register() -> None:
     for name, function in (
         ("exp", exponential),
         ("log", logarithm),
-        ("tanh", hyperbolic_tangent),
-        ("erf", error_function),
+        ("tanh", partial(_quotient, _TANH_BOUND, _TANH, _TANH_UNDER)),
+        ("erf", partial(_quotient, _ERF_BOUND, _ERF, _ERF_UNDER)),
         ("pow", power),
     ):
         lower_first(name, vectors_of(function))
@@ -316,9 +310,3 @@ class _Use:
     """Whether this process lowers functions to vectors now: the rules see calls alone."""
 
     vectors = True
-
-
-def _is_float32(call: Any) -> bool:
-    """Whether a call gives float32, in however many lanes."""
-    kind = tvm.DataType(type_of(call))
-    return str(kind).startswith("float32") and "vscale" not in str(kind)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from fewtune.runtime.tvm import tvm
 from fewtune.task.access import NotAffineError, Walk, bytes_of, evaluate, nodes_of, walks
 from fewtune.task.weight_layout import free_places
 
+Schedule: TypeAlias = tvm.s_tir.Schedule
 ScheduleError = tvm.s_tir.ScheduleError
+# Loops of a schedule, with their extents.
+Loops = list[tuple[Any, int]]
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 _IF_THEN_ELSE = "if_then_else"
@@ -60,6 +63,11 @@ class Block:
         """The reads with affine indices."""
         return [walk for walk in self.reads if walk is not None]
 
+    def spatial(self, loops: list[Any]) -> Loops:
+        """Of its loops those of spatial axes, with their extents."""
+        every = zip(loops, self.kinds, self.extents, strict=True)
+        return [(loop, extent) for loop, kind, extent in every if kind == "S"]
+
     @property
     def is_reduction(self) -> bool:
         return "R" in self.kinds
@@ -73,7 +81,7 @@ class Block:
         return prod(e for e, k in zip(self.extents, self.kinds, strict=True) if k == "S")
 
 
-def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
+def describe(sch: Schedule, handle: Any) -> Block | None:
     """Describe a block; None unless each axis is one loop, and is spatial or reduced."""
     statement = sch.get(handle)
     loops = [sch.get(loop) for loop in sch.get_loops(handle)]
@@ -104,35 +112,19 @@ def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
     )
 
 
-def _weights(sch: tvm.s_tir.Schedule) -> list[Any]:
+def _weights(sch: Schedule) -> list[Any]:
     """The arguments that are weights."""
     functions = {variable.name_hint: each for variable, each in sch.mod.functions_items()}
-    function = functions.get("main")
-    return [] if function is None else [function.params[each] for each in free_places(function)]
+    main = functions.get("main")
+    return [] if main is None else [main.params[place] for place in free_places(main)]
 
 
-def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
+def blocks_of(sch: Schedule) -> list[Any]:
     """Handles of the blocks directly under the root, in order of execution."""
     return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
-def nests(statement: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The blocks of a statement, and the loops around each, outermost first.
-
-    None stands between loops that are not directly nested.
-    """
-    kind = type(statement).__name__
-    if kind == "For":
-        yield from nests(statement.body, (*around, statement))
-    elif kind == "SeqStmt":
-        for each in statement.seq:
-            yield from nests(each, (*around, None))
-    elif kind == "SBlockRealize":
-        yield statement, around
-        yield from nests(statement.block.body, (*around, None))
-
-
-def shares_inner_loop(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+def shares_inner_loop(sch: Schedule, handle: Any) -> bool:
     """Whether the innermost loop of a block contains another block.
 
     Such a loop is not vectorised. If the other block is an ArgMax, results are wrong (TVM 0.27); if
@@ -142,7 +134,7 @@ def shares_inner_loop(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
     return bool(loops) and len(sch.get_child_blocks(loops[-1])) > 1
 
 
-def inline_injective(sch: tvm.s_tir.Schedule) -> None:
+def inline_injective(sch: Schedule) -> None:
     """Inline every cheap elementwise block into its consumers.
 
     A reduction reads its inputs many times, so only plain copies are inlined there. A block that
@@ -153,20 +145,16 @@ def inline_injective(sch: tvm.s_tir.Schedule) -> None:
             continue
         block = sch.get(handle)
         consumers = list(sch.get_consumers(handle))
-        if not consumers:
-            continue
         if any(reduces(sch, consumer) for consumer in consumers):
-            if not _is_copy(block):
-                continue
-        elif len(consumers) > 1 and _calls(block):
-            continue
-        try:
-            sch.compute_inline(handle)
-        except ScheduleError:
-            continue
+            is_cheap = _is_copy(block)
+        else:
+            is_cheap = len(consumers) == 1 or not _calls(block)
+        if consumers and is_cheap:
+            with suppress(ScheduleError):
+                sch.compute_inline(handle)
 
 
-def condition_axes(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
+def condition_axes(sch: Schedule, handle: Any) -> set[int]:
     """Axes on which the conditions of a block depend, such as those of a padding or concatenation.
 
     If a condition differs from lane to lane, TVM makes scalar code of a vector.
@@ -191,15 +179,13 @@ def _name(call: Any) -> str:
     return str(getattr(call.op, "name", ""))
 
 
-def estimated_us(sch: tvm.s_tir.Schedule, block: Block) -> float:
+def estimated_us(sch: Schedule, block: Block) -> float:
     """Estimated time of a block on one core, in microseconds."""
     statement = sch.get(block.handle)
     size = 0
     for region in [*statement.reads, *statement.writes]:
-        try:
+        with suppress(NotAffineError):
             size += bytes_of(region.source)
-        except NotAffineError:
-            continue
     operations = prod(block.extents)
     # Ordinary code reaches 10 GB/s and 8 operations a nanosecond on one core. Functions are
     # polynomials of tens of operations (`fewtune.runtime.vector_math`).
@@ -207,7 +193,7 @@ def estimated_us(sch: tvm.s_tir.Schedule, block: Block) -> float:
     return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
 
 
-def reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+def reduces(sch: Schedule, handle: Any) -> bool:
     """Whether a block has an axis that is not spatial."""
     return any(_KINDS.get(axis.iter_type) != "S" for axis in sch.get(handle).iter_vars)
 

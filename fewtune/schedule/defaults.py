@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from itertools import takewhile
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm_ffi
 
@@ -19,6 +20,8 @@ from fewtune.runtime.executable import IS_SCHEDULED, gpu_rules
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.blocks import (
     Block,
+    Loops,
+    Schedule,
     ScheduleError,
     blocks_of,
     condition_axes,
@@ -46,7 +49,7 @@ from fewtune.task.analysis import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
 from fewtune.task.weight_layout import FREE
 
 
-def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+def tail_of(sch: Schedule, block: Block) -> Block | None:
     """The elementwise block after a reduction.
 
     None unless it is the reduction's only consumer, and the reduction its only producer.
@@ -60,7 +63,7 @@ def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
     return None if _has_border(sch, tail) else tail
 
 
-def _has_border(sch: tvm.s_tir.Schedule, tail: Block) -> bool:
+def _has_border(sch: Schedule, tail: Block) -> bool:
     """Whether an index decides if the block reads anything, as in a padding.
 
     Loops over the reduction's results would leave out the elements that read nothing.
@@ -69,7 +72,7 @@ def _has_border(sch: tvm.s_tir.Schedule, tail: Block) -> bool:
     return any(not nodes_of(condition, tvm.ir.TensorLoad) for condition in conditions)
 
 
-def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
+def attach_tail(sch: Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
     """Compute the block after a reduction at one of its loops, if possible, and vectorise it.
 
     Parameters
@@ -93,7 +96,7 @@ def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTra
 
 
 def across_lanes(
-    sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
+    sch: Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
 ) -> bool:
     """Reduce along the contiguous reduction axis into the lanes of a vector, then sum up the lanes.
 
@@ -113,11 +116,7 @@ def across_lanes(
     """
     lanes = traits.lanes(block.data_type)
     loops = list(sch.get_loops(block.handle))
-    spatial = [
-        (loop, extent)
-        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
-        if kind == "S"
-    ]
+    spatial = block.spatial(loops)
     reductions = [i for i, kind in enumerate(block.kinds) if kind == "R"]
     fused, extent = [along], block.extents[along]
     if reductions == list(range(reductions[0], along + 1)) and _dense(block, reductions):
@@ -136,24 +135,17 @@ def across_lanes(
         if place is not None:
             sch.compute_at(partial, sch.get_loops(handle)[0], preserve_unit_loops=True)
         own = list(sch.get_loops(partial))
-        _place_lanes(sch, partial, own, width, lanes)
+        lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
+        # Vectors, inside the loop over their steps.
+        after = own[own.index(lane) + 1 :]
+        if after and reduces(sch, partial):
+            sch.reorder(*after, lane)
+        vectorize_inner(sch, lane, width, lanes)
+        if after:
+            sch.decompose_reduction(partial, after[0])
     if place is not None:
         attach_tail(sch, block, sch.get_loops(block.handle)[0], traits=None)
     return True
-
-
-def _place_lanes(
-    sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
-) -> None:
-    """Vectorise the lanes of partial results, inside the loop over their steps."""
-    lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
-    after = own[own.index(lane) + 1 :]
-    if after and reduces(sch, partial):
-        sch.reorder(*after, lane)
-    first = after[0] if after else None
-    vectorize_inner(sch, lane, width, lanes)
-    if first is not None:
-        sch.decompose_reduction(partial, first)
 
 
 def _dense(block: Block, axes: list[int]) -> bool:
@@ -179,8 +171,7 @@ _PIXELS_A_THREAD = 48
 _STREAM_ELEMENTS = 4096
 
 
-@dataclass(frozen=True)
-class _Axes:
+class _Axes(NamedTuple):
     """The axis to vectorise, the length of its contiguous runs, and the axis that reuses reads."""
 
     vector: int
@@ -188,7 +179,7 @@ class _Axes:
     reuse: int | None
 
 
-def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+def schedule_reduction(sch: Schedule, block: Block, traits: CpuTraits) -> bool:
     """Schedule a reduction, and the elementwise block after it if there is one.
 
     Returns
@@ -240,24 +231,16 @@ def _reads_contiguous(block: Block, axis: int) -> bool:
 
 def _contiguous_reduction(block: Block) -> int | None:
     """The reduction axis along which every read that moves with it is contiguous."""
-    for axis in reversed(range(len(block.kinds))):
-        if block.kinds[axis] != "R" or block.extents[axis] == 1:
-            continue
-        walks = block.known_reads
-        if walks and all(walk[axis].stride in (0, 1) for walk in walks):
-            return axis if any(walk[axis].stride == 1 for walk in walks) else None
-        return None
-    return None
+    axes = enumerate(zip(block.kinds, block.extents, strict=True))
+    long = [axis for axis, (kind, extent) in axes if kind == "R" and extent > 1]
+    strides = {walk[long[-1]].stride for walk in block.known_reads} if long else set()
+    return long[-1] if 1 in strides and strides <= {0, 1} else None
 
 
-def _is_unrolled(block: Block) -> bool:
-    return block.reduction_extent <= _MOST_UNROLLED_STEPS
-
-
-def _tile(block: Block, axes: _Axes, traits: CpuTraits) -> tuple[int, int]:
+def _tile(block: Block, axes: _Axes, traits: CpuTraits, unrolled: bool) -> tuple[int, int]:
     """Rows and width of the tile of outputs that registers keep."""
     lanes, steps = traits.lanes(block.data_type), block.reduction_extent
-    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if _is_unrolled(block) else 1 << 30
+    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if unrolled else 1 << 30
     if axes.reuse is None:
         rows, width = 1, vector_width(axes.run, lanes, 4)
     else:
@@ -273,19 +256,20 @@ def _tile(block: Block, axes: _Axes, traits: CpuTraits) -> tuple[int, int]:
 
 
 def _register_tiled(
-    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+    sch: Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
 ) -> bool:
     """Keep a tile of outputs in registers during the whole reduction."""
-    lanes, unrolled = traits.lanes(block.data_type), _is_unrolled(block)
-    rows, width = _tile(block, axes, traits)
+    lanes = traits.lanes(block.data_type)
+    unrolled = block.reduction_extent <= _MOST_UNROLLED_STEPS
+    rows, width = _tile(block, axes, traits, unrolled)
     contraction = axes.reuse is not None and not unrolled
     handle = block.handle
     if contraction and tail_of(sch, block) is None:
         # Accumulators have a buffer of their own: LLVM would store to the output in every step.
         sch.cache_write(handle, 0, "global")
     loops = list(sch.get_loops(handle))
-    spatial: list[tuple[Any, int]] = []
-    batch: list[tuple[Any, int]] = []
+    spatial: Loops = []
+    batch: Loops = []
     inner_rows = None
     for position, loop in enumerate(loops):
         if block.kinds[position] != "S":
@@ -299,8 +283,9 @@ def _register_tiled(
             outer, inner_rows = split_off(sch, loop, extent, rows)
             spatial.append((outer, extent // rows))
         else:
-            is_batch = contraction and _is_batch(block, position)
-            (batch if is_batch else spatial).append((loop, extent))
+            # Every operand moves along the batch of a batched product.
+            is_moved = extent > 1 and all(walk[position].stride for walk in block.known_reads)
+            (batch if contraction and is_moved else spatial).append((loop, extent))
     if contraction:
         # All pixels use one slice of the weights, which stays in the cache, then the next slice.
         # The products of a batch are computed one after the other.
@@ -329,12 +314,8 @@ def _register_tiled(
 
 
 def _rows_of_threads(
-    sch: tvm.s_tir.Schedule,
-    block: Block,
-    axes: _Axes,
-    spatial: list[tuple[Any, int]],
-    traits: CpuTraits,
-) -> list[tuple[Any, int]]:
+    sch: Schedule, block: Block, axes: _Axes, spatial: Loops, traits: CpuTraits
+) -> Loops:
     """Split the outermost rows among the threads, if there are enough rows.
 
     Kernels without a reduction split rows. If the kernel before them splits columns, half of their
@@ -359,15 +340,7 @@ def _rows_of_threads(
     return []
 
 
-def _is_batch(block: Block, axis: int) -> bool:
-    """Whether every operand moves along an axis, as along the batch of a batched product."""
-    is_moved = all(walk[axis].stride != 0 for walk in block.known_reads)
-    return block.extents[axis] > 1 and is_moved
-
-
-def _stream(
-    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
-) -> bool:
+def _stream(sch: Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool) -> bool:
     """Read memory once, in its order, and add to a row of accumulators in the cache.
 
     For matrix-vector products and means over pixels. They use every element once, so they gain by
@@ -385,7 +358,7 @@ def _stream(
     if width == 1:
         width = plain_width(chunk)
     loops = list(sch.get_loops(block.handle))
-    spatial: list[tuple[Any, int]] = []
+    spatial: Loops = []
     for position, loop in enumerate(loops):
         if block.kinds[position] != "S":
             continue
@@ -410,14 +383,9 @@ def _stream(
     return True
 
 
-def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+def _rows_only(sch: Schedule, block: Block, traits: CpuTraits) -> bool:
     """Run the spatial loops in parallel, without vectors."""
-    loops = sch.get_loops(block.handle)
-    outer = [
-        (loop, extent)
-        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
-        if kind == "S"
-    ]
+    outer = block.spatial(list(sch.get_loops(block.handle)))
     if not outer or block.kinds[: len(outer)] != "S" * len(outer):
         return False
     place = parallel_outer(sch, outer, traits)
@@ -425,7 +393,7 @@ def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool
     return True
 
 
-def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def schedule_rows(sch: Schedule, traits: CpuTraits) -> bool:
     """Compute all blocks inside one parallel loop over the rows that they share.
 
     Returns
@@ -468,16 +436,13 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
 
 def _shared_axes(blocks: list[Block]) -> int:
     """The number of leading axes that are spatial and have the same extent in all blocks."""
-    count = 0
-    while all(len(block.extents) > count and block.kinds[count] == "S" for block in blocks):
-        if len({block.extents[count] for block in blocks}) > 1:
-            break
-        count += 1
+    axes = zip(*(zip(block.kinds, block.extents, strict=True) for block in blocks), strict=False)
+    shared = [*takewhile(lambda axis: axis[0][0] == "S" and len({*axis}) == 1, axes)]
     # The last axis of the result stays inside the loop, to be vectorised.
-    return min(count, len(blocks[-1].extents) - 1)
+    return min(len(shared), len(blocks[-1].extents) - 1)
 
 
-def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[Any]:
+def _in_lanes(sch: Schedule, block: Block, traits: CpuTraits) -> list[Any]:
     """Reduce along the last axis into the lanes of a vector, and these into a quarter of the lanes.
 
     This is possible only before the block is computed at the loop over rows.
@@ -505,13 +470,13 @@ def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[
     return partial
 
 
-def _inside(sch: tvm.s_tir.Schedule, handle: Any, outer: Any) -> list[Any]:
+def _inside(sch: Schedule, handle: Any, outer: Any) -> list[Any]:
     """The loops of a block inside the loop over rows."""
     loops = list(sch.get_loops(handle))
     return loops[[sch.get(loop).same_as(sch.get(outer)) for loop in loops].index(True) + 1 :]
 
 
-def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
+def _vectorize_lanes(sch: Schedule, partial: Any, outer: Any) -> None:
     """Vectorise partial results, so that they stay in a register during their reduction."""
     lane, *_, step = _inside(sch, partial, outer)
     sch.reorder(step, lane)
@@ -523,7 +488,7 @@ def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
 _TRANSPOSE_TILE = 16
 
 
-def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+def schedule_injective(sch: Schedule, block: Block, traits: CpuTraits) -> bool:
     """Vectorise the contiguous axis and run the others in parallel; as `schedule_reduction`."""
     parallel = estimated_us(sch, block) >= LEAST_PARALLEL_US
     axis = contiguous_axis(block)
@@ -535,7 +500,10 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
         return parallel
     across = _read_axis(block, axis)
     if across is not None:
-        return _transpose(sch, block, sized, (across, axis), traits, parallel)
+        tiles = _transpose(sch, block, sized, across, axis)
+        if parallel:
+            parallel_outer(sch, tiles, traits)
+        return True
     chosen = condition_axes(sch, block.handle)
     first = max(_first_fusible(block, axis), *(min(i + 1, axis) for i in (-1, *chosen)))
     extent = prod(block.extents[first : axis + 1])
@@ -585,28 +553,16 @@ def _first_fusible(block: Block, axis: int) -> int:
 
 def _read_axis(block: Block, axis: int) -> int | None:
     """The axis along which a read is contiguous, if that is not the axis of the write."""
-    for walk in block.known_reads:
-        if walk[axis].stride in (0, 1):
-            continue
-        for other in reversed(range(axis)):
-            if walk[other].stride == 1 and walk[other].run >= 8:
-                return other
-    return None
+    strided = [walk for walk in block.known_reads if walk[axis].stride not in (0, 1)]
+    pairs = ((walk[other], other) for walk in strided for other in reversed(range(axis)))
+    return next((other for walk, other in pairs if walk.stride == 1 and walk.run >= 8), None)
 
 
-def _transpose(
-    sch: tvm.s_tir.Schedule,
-    block: Block,
-    sized: list[tuple[Any, int]],
-    axes: tuple[int, int],
-    traits: CpuTraits,
-    parallel: bool,
-) -> bool:
+def _transpose(sch: Schedule, block: Block, sized: Loops, across: int, axis: int) -> Loops:
     """Tile both axes, so that every byte of a cache line is used when it is read or written.
 
-    Reads are contiguous along the first axis, writes along the second.
+    Reads are contiguous along the first axis, writes along the second. Returns the outer loops.
     """
-    across, axis = axes
     rows = vector_width(block.extents[across], _TRANSPOSE_TILE, 2)
     columns = vector_width(block.extents[axis], _TRANSPOSE_TILE, 1)
     widths = {across: rows, axis: columns}
@@ -616,18 +572,14 @@ def _transpose(
             loop, tile = split_off(sch, loop, extent, widths[position])
             inner.append(tile)
         outer.append((loop, extent // widths.get(position, 1)))
-    across_inner, axis_inner = inner
-    if columns >= _TRANSPOSE_TILE // 2:
-        sch.reorder(*[loop for loop, _ in outer], across_inner, axis_inner)
-        sch.vectorize(axis_inner)
-    else:
-        # Few columns, such as the three of an image: vectors along rows, with scattered stores.
-        sch.reorder(*[loop for loop, _ in outer], axis_inner, across_inner)
-        sch.unroll(axis_inner)
-        sch.vectorize(across_inner)
-    if parallel:
-        parallel_outer(sch, outer, traits)
-    return True
+    # Few columns, such as the three of an image: vectors along rows, with scattered stores.
+    is_narrow = columns < _TRANSPOSE_TILE // 2
+    beside, vector = reversed(inner) if is_narrow else inner
+    sch.reorder(*[loop for loop, _ in outer], beside, vector)
+    if is_narrow:
+        sch.unroll(beside)
+    sch.vectorize(vector)
+    return outer
 
 
 _SEVERAL = 2
@@ -635,7 +587,7 @@ _SEVERAL = 2
 _LEAST_LANES = 2
 
 
-def schedule_winograd(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def schedule_winograd(sch: Schedule, traits: CpuTraits) -> bool:
     """Schedule a transform of the input or the output.
 
     Returns
@@ -643,15 +595,13 @@ def schedule_winograd(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     changed : bool
         False if the kernel is neither; the schedule is then unchanged.
     """
-    names = [sch.get(handle).name_hint for handle in blocks_of(sch)]
-    if INPUT_ROWS in names and INPUT in names:
+    names = {str(sch.get(handle).name_hint) for handle in blocks_of(sch)}
+    if names >= {INPUT_ROWS, INPUT}:
         return _input(sch, traits)
-    if OUTPUT_COLUMNS in names and OUTPUT in names:
-        return _output(sch, traits)
-    return False
+    return names >= {OUTPUT_COLUMNS, OUTPUT} and _output(sch, traits)
 
 
-def _extents(sch: tvm.s_tir.Schedule, handle: Any) -> list[int]:
+def _extents(sch: Schedule, handle: Any) -> list[int]:
     return [int(sch.get(loop).extent) for loop in sch.get_loops(handle)]
 
 
@@ -664,14 +614,14 @@ def _vector(channels: int, traits: CpuTraits) -> int:
     return part if part >= _LEAST_LANES else channels
 
 
-def _vectorize(sch: tvm.s_tir.Schedule, loop: Any, traits: CpuTraits) -> None:
+def _vectorize(sch: Schedule, loop: Any, traits: CpuTraits) -> None:
     # LLVM vectorises loops of other lengths, with a scalar remainder.
     extent = int(sch.get(loop).extent)
     if extent >= _LEAST_LANES and traits.lanes("float32") % extent == 0:
         sch.vectorize(loop)
 
 
-def _input(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _input(sch: Schedule, traits: CpuTraits) -> bool:
     first, second = sch.get_sblock(INPUT_ROWS), sch.get_sblock(INPUT)
     places, channels = _extents(sch, first)[2], _extents(sch, first)[-1]
     lanes = _vector(channels, traits)
@@ -693,7 +643,7 @@ def _input(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     return True
 
 
-def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _output(sch: Schedule, traits: CpuTraits) -> bool:
     first, second = sch.get_sblock(OUTPUT_COLUMNS), sch.get_sblock(OUTPUT)
     batch, rows, columns, places, m, filters = _extents(sch, first)
     lanes = _vector(filters, traits)
@@ -719,7 +669,7 @@ def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     return True
 
 
-def _inline_tail(sch: tvm.s_tir.Schedule, block: Any) -> None:
+def _inline_tail(sch: Schedule, block: Any) -> None:
     """Inline the blocks after the transform into it: bias, residual, activation.
 
     Raises
@@ -739,7 +689,7 @@ def _inline_tail(sch: tvm.s_tir.Schedule, block: Any) -> None:
 _LOG = logging.getLogger(__name__)
 
 
-def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
+def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> Schedule | None:
     """Schedule one kernel by rule.
 
     On a CPU, the outer loop is parallel, the inner loop is vectorised, and the epilogue is fused.
@@ -754,7 +704,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
 
     Returns
     -------
-    schedule : tvm.s_tir.Schedule or None
+    schedule : Schedule or None
         Its trace holds every step, so it can be stored as a tuning record. None if no rule applies,
         as to a very small kernel; a rule that raises does not apply.
     """
@@ -763,7 +713,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
     traits = CpuTraits.of(target)
     for attempt in (_whole, _inlined, _block_by_block, _outermost):
         try:
-            sch = tvm.s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
+            sch = Schedule(mod, debug_mask="none", error_render_level="none")
             if attempt(sch, traits):
                 return _laid_out(sch)
         except Exception as fault:  # noqa: BLE001 (a default must not stop a compilation)
@@ -771,7 +721,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
     return None
 
 
-def _laid_out(sch: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
+def _laid_out(sch: Schedule) -> Schedule:
     """The schedule with its weights in the order of its loops, as in MetaSchedule's candidates.
 
     In the model's layout, a register tile reads a few cache lines of each row of weights and skips
@@ -818,7 +768,7 @@ def apply_default_schedules(
     for variable, function in mod.functions_items():
         if variable.name_hint not in chosen or not isinstance(function, tvm.tirx.PrimFunc):
             continue
-        if function.attrs and function.attrs.get(IS_SCHEDULED):
+        if (function.attrs or {}).get(IS_SCHEDULED):
             continue
         key = tvm_ffi.structural_hash(function.with_attr("global_symbol", "main"))
         if key not in made:
@@ -840,7 +790,7 @@ def _scheduled(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.ti
     ).with_attr(IS_SCHEDULED, True)
 
 
-def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
+def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> Schedule | None:
     for rule in gpu_rules():
         try:
             with target:
@@ -854,7 +804,7 @@ def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedu
     return None
 
 
-def _whole(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _whole(sch: Schedule, traits: CpuTraits) -> bool:
     """A transform, or several reductions, as of a softmax, inside the rows that they share."""
     if schedule_winograd(sch, traits):
         return True
@@ -864,18 +814,18 @@ def _whole(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     return schedule_rows(sch, traits)
 
 
-def _inlined(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _inlined(sch: Schedule, traits: CpuTraits) -> bool:
     """Inline, then schedule each block."""
     inline_injective(sch)
     return _each(sch, traits)
 
 
-def _block_by_block(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _block_by_block(sch: Schedule, traits: CpuTraits) -> bool:
     """Schedule each block without inlining, and skip blocks that TVM refuses to schedule."""
     return _each(sch, traits, forgiving=True)
 
 
-def _each(sch: tvm.s_tir.Schedule, traits: CpuTraits, forgiving: bool = False) -> bool:
+def _each(sch: Schedule, traits: CpuTraits, forgiving: bool = False) -> bool:
     changed = False
     for handle in blocks_of(sch):
         try:
@@ -892,21 +842,19 @@ def _each(sch: tvm.s_tir.Schedule, traits: CpuTraits, forgiving: bool = False) -
     return changed
 
 
-def _is_scheduled(sch: tvm.s_tir.Schedule, loop: tvm.s_tir.schedule.LoopRV) -> bool:
+def _is_scheduled(sch: Schedule, loop: tvm.s_tir.schedule.LoopRV) -> bool:
     return int(sch.get(loop).kind) != int(tvm.tirx.ForKind.SERIAL)
 
 
-def _outermost(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
+def _outermost(sch: Schedule, traits: CpuTraits) -> bool:
     """The last resort: the first long loop of each block runs in parallel, if TVM allows it."""
     changed = False
     for handle in blocks_of(sch):
         for loop in sch.get_loops(handle):
             if int(getattr(sch.get(loop).extent, "value", 0)) < traits.threads:
                 continue
-            try:
+            with suppress(ScheduleError):
                 sch.parallel(loop)
                 changed = True
-            except ScheduleError:
-                pass
             break
     return changed

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import tvm_ffi
 
 from fewtune.runtime.tvm import has_feature, tvm
-from fewtune.schedule.blocks import nests
 from fewtune.task.access import NotAffineError, evaluate, shape_of
 from fewtune.task.weight_layout import free_places
 from fewtune.util.switches import is_on
@@ -117,20 +117,16 @@ def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
     """The function with its prefetches; as it is if nothing can be gained, or nothing is known."""
     for use in _uses(function):
-        try:
-            plan = _plan(use)
-            if plan is None:
-                continue
-            requests = _requests(use, plan)
-        except NotAffineError:
-            continue
-        return function.with_body(_with_requests(function.body, use.loops, plan, requests))
+        with suppress(NotAffineError):
+            if (plan := _plan(use)) is not None:
+                return function.with_body(_with_requests(function.body, use, plan))
     return function
 
 
-def _with_requests(body: Any, loops: list[Any], plan: _Plan, requests: list[Any]) -> Any:
+def _with_requests(body: Any, use: _Use, plan: _Plan) -> Any:
     """A function's body, whose last loop of the plan begins with prefetches."""
-    first, last = loops[0].loop_var, loops[plan.last].loop_var
+    requests = _requests(use, plan)
+    first, last = use.loops[0].loop_var, use.loops[plan.last].loop_var
 
     def changed(loop: Any) -> Any:
         inner, marks = loop.body, dict(loop.annotations or {})
@@ -150,8 +146,8 @@ def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
     """The blocks of a function that sum up products with weights."""
     places = free_places(function)
     free = [function.params[place] for place in places if place < len(function.params)]
-    for realize, around in nests(function.body):
-        block, loops = realize.block, [loop for loop in around if loop is not None]
+    for realize, loops in _nests(function.body, []):
+        block = realize.block
         if not any(axis.iter_type == _REDUCTION for axis in block.iter_vars):
             continue
         points = math.prod(int(axis.dom.extent) for axis in block.iter_vars)
@@ -161,6 +157,19 @@ def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
                 continue
             if points <= _MOST_PRODUCTS * math.prod(shape_of(weights)):
                 yield _Use(weights, [axis.min for axis in region.region], realize, loops)
+
+
+def _nests(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The blocks of a statement, and the loops around each, outermost first."""
+    kind = type(statement).__name__
+    if kind == "For":
+        yield from _nests(statement.body, [*loops, statement])
+    elif kind == "SeqStmt":
+        for each in statement.seq:
+            yield from _nests(each, loops)
+    elif kind == "SBlockRealize":
+        yield statement, loops
+        yield from _nests(statement.block.body, loops)
 
 
 def _plan(use: _Use) -> _Plan | None:
@@ -225,10 +234,8 @@ def _requests(use: _Use, plan: _Plan) -> list[Any]:
     ahead = plan.panel * math.ceil(_AHEAD_BYTES / panel_bytes)
     cache = _NEAR if ahead * _FLOAT_BYTES <= _NEAR_BYTES else _NEXT
     begin = use.offset(values) + ahead + step * (plan.lines * _LINE)
-    return [_request(use.weights, begin + line * _LINE, cache) for line in range(plan.lines)]
-
-
-def _request(weights: Any, offset: Any, function: str) -> Any:
+    leading = [0] * (len(use.places) - 1)
     # An address beyond the last weight is harmless: the instruction does nothing there.
-    address = tvm.tirx.address_of(weights[(*[0] * (len(weights.shape) - 1), offset)])
-    return tvm.tirx.Evaluate(tvm.tirx.call_extern("void", function, address))
+    lines = (use.weights[(*leading, begin + line * _LINE)] for line in range(plan.lines))
+    calls = (tvm.tirx.call_extern("void", cache, tvm.tirx.address_of(each)) for each in lines)
+    return [tvm.tirx.Evaluate(call) for call in calls]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import tvm
-from fewtune.schedule.blocks import Block, ScheduleError
+from fewtune.schedule.blocks import Block, Loops, Schedule, ScheduleError
 
 # With less work on one core than this, starting threads (about 5 us) costs more than it gains.
 LEAST_PARALLEL_US = 10.0
@@ -140,7 +140,7 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
     return rows * elements / cycles * (1 + rows * elements / 1e4)
 
 
-def vectorize_inner(sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int) -> None:
+def vectorize_inner(sch: Schedule, loop: Any, width: int, lanes: int) -> None:
     """Vectorise a loop; if it fills several registers, it becomes an unrolled loop over vectors."""
     piece = gcd(width, lanes)
     if piece < max(2, lanes // 4):
@@ -151,15 +151,13 @@ def vectorize_inner(sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int) 
     sch.vectorize(loop)
 
 
-def split_off(sch: tvm.s_tir.Schedule, loop: Any, extent: int, inner: int) -> tuple[Any, Any]:
+def split_off(sch: Schedule, loop: Any, extent: int, inner: int) -> tuple[Any, Any]:
     """Split a loop in two; the inner one has ``inner`` iterations, a divisor of ``extent``."""
     outer, remainder = sch.split(loop, [extent // inner, inner])
     return outer, remainder
 
 
-def parallel_outer(
-    sch: tvm.s_tir.Schedule, loops: list[tuple[Any, int]], traits: CpuTraits, keep: int = 0
-) -> Any:
+def parallel_outer(sch: Schedule, loops: Loops, traits: CpuTraits, keep: int = 0) -> Any:
     """Fuse outer loops into one and run it in parallel.
 
     Parameters
@@ -185,24 +183,19 @@ def parallel_outer(
 
 
 def vectorize_last(
-    sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtype: str, most_vectors: int = 4
+    sch: Schedule, handle: Any, traits: CpuTraits, dtype: str, most_vectors: int = 4
 ) -> None:
     """Vectorise the innermost loop of a block that is already computed at another block's loop."""
     loops = sch.get_loops(handle)
     if not loops:
         return
-    loop = loops[-1]
+    loop, lanes = loops[-1], traits.lanes(dtype)
     extent = int(sch.get(loop).extent)
-    lanes = traits.lanes(dtype)
     width = vector_width(extent, lanes, most_vectors)
-    if width < 2:
-        return
-    try:
-        if width < extent:
+    with suppress(ScheduleError):
+        if 1 < width < extent:
             _, loop = split_off(sch, loop, extent, width)
         vectorize_inner(sch, loop, width, lanes)
-    except ScheduleError:
-        return
 
 
 def contiguous_axis(block: Block) -> int | None:

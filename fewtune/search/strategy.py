@@ -145,10 +145,6 @@ class Explorer:
         if proposals:
             Explorer.learn(self, proposals, known_s)
 
-    def is_measured(self, digest: int) -> bool:
-        """Whether a program of this structural hash was measured, from any point."""
-        return digest in self._measured
-
     def fastest(self, count: int) -> list[Point]:
         """The fastest points measured, fastest first."""
         valid = [point for point, time_s in self.times_s.items() if math.isfinite(time_s)]

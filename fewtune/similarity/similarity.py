@@ -28,19 +28,7 @@ if TYPE_CHECKING:
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
 # between a convolution with a bias and one with a bias and a residual, whose tiles are alike.
-_BOOKKEEPING = frozenset(
-    {
-        "GetSBlock",
-        "GetBlock",
-        "GetLoops",
-        "GetConsumers",
-        "GetProducers",
-        "GetChildBlocks",
-        "GetChildSBlocks",
-        "ComputeInline",
-        "ReverseComputeInline",
-    }
-)
+_BOOKKEEPING = ("Get", "ComputeInline", "ReverseComputeInline")
 _TILING = "meta_schedule.tiling_structure"
 
 
@@ -118,7 +106,7 @@ def _reduce(trace: Any) -> SpaceTrace:
     samplings: list[Sampling] = []
     for instruction in instructions(trace):
         kind = step = str(instruction.kind.name)
-        if kind in _BOOKKEEPING:
+        if kind.startswith(_BOOKKEEPING):
             continue
         if kind == "Annotate":
             key = str(instruction.attrs[0])

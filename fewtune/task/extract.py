@@ -143,13 +143,11 @@ def twins_of(tasks: Sequence[TaskInfo]) -> dict[str, str]:
     A twin computes the same, of buffers of as many axes. Of several, that with the most extents in
     common is taken: weights do not change with the shape. Ties go to the first.
     """
-    own = [task for task in tasks if not task.is_of_other_shape]
     found = {}
-    for task in tasks:
-        if task.is_of_other_shape:
-            alike = [each for each in own if _form(each) == _form(task)]
-            if alike:
-                found[task.name] = max(alike, key=lambda each: _in_common(each, task)).name
+    for task in (each for each in tasks if each.is_of_other_shape):
+        own = [t for t in tasks if not t.is_of_other_shape and _form(t) == _form(task)]
+        if own:
+            found[task.name] = max(own, key=lambda each: _in_common(each, task)).name
     return found
 
 

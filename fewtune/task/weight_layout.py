@@ -18,7 +18,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.access import NotAffineError, evaluate, nodes_of, shape_of
@@ -132,26 +131,8 @@ def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
     """A scheduled kernel that takes its weights as `fold` lays them out."""
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    left = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-    if not layout_blocks(module):
-        return left
-    # TVM leaves the block's loops, which do nothing.
-    tirx, nothing, body = tvm.tirx, tvm.tirx.Evaluate, left["main"].body
-
-    def block(realize: Any) -> Any:
-        is_empty = PREPROC in realize.block.annotations and isinstance(realize.block.body, nothing)
-        return realize.block.body if is_empty else realize
-
-    def loop(stmt: Any) -> Any:
-        return stmt.body if isinstance(stmt.body, nothing) else stmt
-
-    def sequence(stmts: Any) -> Any:
-        rest = [each for each in stmts.seq if not isinstance(each, nothing)]
-        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
-
-    for step in ((tvm.s_tir.SBlockRealize, block), (tirx.For, loop), (tirx.SeqStmt, sequence)):
-        body = tvm_ffi.structural_map(body, step, order="post")
-    return tvm.IRModule({"main": left["main"].with_body(body)})
+    # Its loops stay, without a body: TVM removes them when it compiles.
+    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
 
 
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:

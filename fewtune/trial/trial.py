@@ -63,13 +63,8 @@ class Trial:
         return {"trace": self.trace} | {k: v for k, v in known.items() if v is not None}
 
     @staticmethod
-    def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
-        """A candidate that was just measured."""
-        return Trial.measured(trace_key(schedule.trace), outcome)
-
-    @staticmethod
     def measured(key: str, outcome: Outcome) -> Trial:
-        """The same, given its trace."""
+        """A candidate that was just measured."""
         fault = outcome.message if outcome.cause == WRONG_OUTPUT else ""
         return Trial(key, outcome.run_s, outcome.cause, outcome.is_checked, fault)
 

@@ -267,7 +267,7 @@ class Session:
                 checks=[state.check._replace(is_default=True) for state, _ in able],
             )
             for (state, schedule), outcome in zip(able, outcomes, strict=True):
-                self._note_default(state, Trial.of(schedule, outcome))
+                self._note_default(state, Trial.measured(trace_key(schedule.trace), outcome))
         if waiting:
             self.note({"kind": "phases", **self.spent()})
 

@@ -169,5 +169,5 @@ def test_a_compilation_reports_what_it_leaves_out(tmp_path, in_place, left_out):
     (name,) = concatenations(module)
     assert report.in_place == ({name: left_out} if left_out else {})
     assert CompileReport.read(directory) == report
-    found = verify(directory / LIBRARY, tmp_path / "import", target)
+    found = verify(CompiledModel(directory / LIBRARY, target), tmp_path / "import")
     assert found.allowances <= 1

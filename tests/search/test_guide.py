@@ -38,7 +38,7 @@ def test_a_guided_search_proposes_nothing_twice_and_learns():
         search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
     assert len(seen) == len(set(seen)) == 40
     assert knowledge.predictor is not None
-    assert knowledge.predictor.samples == 40
+    assert [each.samples for each in knowledge.predictor._residuals.values()] == [40]
     # The cost model is not asked, and learns nothing.
     assert knowledge.cost_model.samples == 0
 

@@ -62,7 +62,7 @@ def test_a_turn_leaves_out_what_is_known_or_stands_twice():
     one, other = [Proposal(each.schedule, each.point) for each in made[:2]]
     state = RunState([conv("c")], [conv("c").info.name]).tasks[conv("c").info.name]
     assert TaskBatch.of(state, [one, other, one]).proposals == [one, other]
-    state.add(Trial.of(one.schedule, Outcome([1.0])))
+    state.add(Trial.measured(one.key, Outcome([1.0])))
     assert TaskBatch.of(state, [one, other, one]).proposals == [other]
 
 

@@ -5,10 +5,11 @@ from tvm.s_tir import Schedule
 
 from benchmarks.stock import stock_model
 from fewtune.compile.compile import LIBRARY, verify
+from fewtune.runtime.executable import CompiledModel
 from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.task.extract import kernels
 from fewtune.trial.outcome import Outcome
-from fewtune.trial.trial import Trial
+from fewtune.trial.trial import Trial, trace_key
 from tests import tuned_tiny
 
 
@@ -19,7 +20,7 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path):
     record = best_trials(read_database(tuned_tiny.tuned()), found["b"].mod, 1)[0]
     trial = Trial.from_record(record)
     # Stock gives 1e10 s to a candidate that could not be built or run.
-    failed = Trial.of(Schedule(found["a"].mod), Outcome([1e10], None))
+    failed = Trial.measured(trace_key(Schedule(found["a"].mod).trace), Outcome([1e10], None))
     write_database(
         tmp_path,
         {letter: found[letter].mod for letter in "ab"},
@@ -36,5 +37,5 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path):
     )
     every = kernels(tuned_tiny.lowered())
     assert {every[name] for name in set(every) - set(rest)} == {found["b"].info.workload}
-    found = verify(tmp_path / LIBRARY, tuned_tiny.imported(), tuned_tiny.target())
+    found = verify(CompiledModel(tmp_path / LIBRARY, tuned_tiny.target()), tuned_tiny.imported())
     assert found.allowances <= 1
