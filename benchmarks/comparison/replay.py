@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from fewtune.research.gcn import GraphModel
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
-from fewtune.search import Knowledge, Scorer, make_strategy, remade
+from fewtune.search import Knowledge, make_strategy
 from fewtune.search.cost_model import BoostedTrees
+from fewtune.search.scorer import Scorer
+from fewtune.search.strategy import remade
 from tests import recorded
 
 AT = (8, 16, 32, 64)
@@ -199,13 +202,8 @@ _Online = Callable[[list[Point], list[float], list[Point]], np.ndarray]
 def _online(space: Any, features: DecisionFeatures) -> dict[str, _Online]:
     """Models by name: taught by some points and their seconds, they rate others."""
 
-    def stock(taught: list[Point], times_s: list[float], held: list[Point]) -> np.ndarray:
-        scorer = Scorer(space, BoostedTrees())
-        scorer.learn(*remade(space, taught, times_s))
-        return scorer.rate(remade(space, held, [0.0] * len(held))[0])[1]
-
-    def graphs(taught: list[Point], times_s: list[float], held: list[Point]) -> np.ndarray:
-        scorer = Scorer(space, GraphModel())
+    def by(kind: type, taught: list[Point], times_s: list[float], held: list[Point]) -> np.ndarray:
+        scorer = Scorer(space, kind())
         scorer.learn(*remade(space, taught, times_s))
         return scorer.rate(remade(space, held, [0.0] * len(held))[0])[1]
 
@@ -223,8 +221,8 @@ def _online(space: Any, features: DecisionFeatures) -> dict[str, _Online]:
         return learnt.expected(features.of(held))
 
     return {
-        "xgboost (stock features)": stock,
-        "gcn": graphs,
+        "xgboost (stock features)": partial(by, BoostedTrees),
+        "gcn": partial(by, GraphModel),
         "predefined": analytic,
         "predefined, corrected by trials": corrected,
         "decision trees of these trials": trees,

@@ -40,7 +40,6 @@ class BankEntry(Part):
     origins: list[str] = Field(description="names of the logs that hold it")
     operator: str = Field(description="operator family, such as conv2d")
     flops: float = Field(description="floating-point operations of one call")
-    shapes: list[list[int]] = Field(description="shapes of its buffers, outputs last")
     fastest_ms: float = Field(description="of its best schedule, the default one included")
     space: DesignSpace
     donations: list[Donation] = Field(description="schedules that can be moved to another task")
@@ -207,7 +206,6 @@ def _distil(
         origins=[names[path] for path in logged.logs],
         operator=cost.operator,
         flops=cost.flops,
-        shapes=cost.shapes,
         fastest_ms=logged.trials[0].outcome.median_s * 1e3,
         space=design_space(logged.module, target),
         donations=list(donations),

@@ -38,7 +38,7 @@ from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.search import Guide
+from fewtune.search.scorer import Guide
 from fewtune.storage.database import require_own
 from fewtune.task.extract import Task, twins_of
 from fewtune.timing.timer import weights_outgrow_cache

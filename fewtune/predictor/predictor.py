@@ -59,10 +59,6 @@ class Residual:
         # By task: features of decisions, speed, and predicted speed.
         self._groups: dict[Hashable, list[tuple[np.ndarray, float, float]]] = {}
         self.samples = self._fitted_samples = 0
-        self._rows = np.empty((0, len(NAMES[_DECISIONS])))
-        self._spreads = np.ones(len(NAMES[_DECISIONS]))
-        self._tasks: np.ndarray = np.empty(0, dtype=int)
-        self._weights = np.empty(0)
 
     def learn(
         self, task: Hashable, features: np.ndarray, times_s: np.ndarray, expected: np.ndarray
@@ -87,10 +83,10 @@ class Residual:
 
     def correction(self, task: Hashable, features: np.ndarray) -> np.ndarray:
         """What to add to the expected logarithms of a task's candidates' speeds, (candidates,)."""
+        if not self.samples or not is_on("correction"):
+            return np.zeros(len(features))
         if self.samples > (1 + _GROWTH) * self._fitted_samples:
             self._fit()
-        if not len(self._rows) or not is_on("correction"):
-            return np.zeros(len(features))
         own = self._tasks == [*self._groups, task].index(task)
         apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)
         found = _alike(apart, _COMMON, _COMMON_LENGTH) @ self._weights
@@ -104,7 +100,7 @@ class Residual:
         most = self.samples if self.samples <= _MOST_SAMPLES else 0
         most = most or max(1, _MOST_SAMPLES // len(self._groups))
         rows, tasks, left, noise = [], [], [], []
-        squares, freedom = np.zeros(len(self._spreads)), 0
+        squares, freedom = np.zeros(len(NAMES[_DECISIONS])), 0
         for number, group in enumerate(self._groups.values()):
             features, measured, expected = map(np.array, zip(*group, strict=True))
             # The fastest, in the order in which they came.
@@ -275,7 +271,7 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     InputError
         As `predictor_for`.
     """
-    fitting = _fitting(target) if choice == AUTO and "cpu" in list(target.keys) else []
+    fitting = _fitting(target) if choice == AUTO else []
     if not fitting:
         return predictor_for(choice, target)
     own, *others = (Pretrained.read(path) for path in fitting)

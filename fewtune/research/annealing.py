@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.schedule.space.design_space import Point
-from fewtune.search.scorer import Proposal
-from fewtune.search.strategy import Explorer
+from fewtune.search import Explorer, Proposal
 
 _STEPS = 4
 _UNSCORED = 0.05

@@ -14,8 +14,7 @@ import numpy as np
 
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import random_decision
-from fewtune.search.scorer import Proposal
-from fewtune.search.strategy import Explorer
+from fewtune.search import Explorer, Proposal
 
 _ELITES = 3
 # AutoTVM's chance of each decision to be drawn anew.

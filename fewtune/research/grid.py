@@ -11,8 +11,7 @@ from itertools import chain, repeat
 from math import gcd, prod
 
 from fewtune.schedule.space.design_space import LOCATION, Choice, Decision, Point, Program
-from fewtune.search.scorer import Proposal
-from fewtune.search.strategy import Explorer
+from fewtune.search import Explorer, Proposal
 
 # The golden section: multiples of it spread most evenly over a line.
 _GOLDEN = 0.6180339887498949

@@ -17,8 +17,7 @@ from scipy.special import softmax
 
 from fewtune.schedule.space.design_space import Decision, Point
 from fewtune.schedule.space.search_space import random_decision
-from fewtune.search.scorer import Proposal
-from fewtune.search.strategy import Explorer
+from fewtune.search import Explorer, Proposal
 
 _RATE = 0.4
 # An advantage beyond this is of a failure.

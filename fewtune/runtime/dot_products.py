@@ -14,6 +14,7 @@ No form saturates: where the processor lacks the instruction, bytes are widened 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -29,7 +30,7 @@ AVX2_MADD, USDOT, SDOT, PLAIN = "avx2_madd", "usdot", "sdot", "plain"
 # Those that are one instruction, accumulator and all.
 AT_ONCE = (VNNI, AVX_VNNI, USDOT)
 _NAME = "tirx.dot4_{}"
-_BYTES = 4
+_BYTES, _LEAST_LANES = 4, 4
 _HIGH_BITS = -2139062144  # 0x80808080 as int32
 _LOW_BYTES = 0x00FF00FF
 # The best first: a form, the processor features that it needs, and an instruction's int32 lanes.
@@ -72,16 +73,16 @@ def dot4(form: str, unsigned: Any, signed: Any) -> Any:
 
 def register() -> None:
     """Make the operators known to TVM, once in each process."""
-    for form in (VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN):
-        name = _NAME.format(form)
 
-        def lowered(call: Any, form: str = form) -> Any:
-            unsigned, signed, *sums = call.args
-            lanes = _lanes_of(unsigned)
-            start = sums[0] if sums else _constant(0, lanes)
-            return _dot(form, start, unsigned, signed, lanes)
+    def lowered(form: str, call: Any) -> Any:
+        unsigned, signed, *sums = call.args
+        lanes = int(tvm.DataType(str(unsigned.ty.dtype)).lanes)
+        start = sums[0] if sums else _constant(0, lanes)
+        return _dot(form, start, unsigned, signed, lanes)
 
-        register_operator(name, "Dot product of four bytes.", lowered)
+    for form in (*(form for form, _, _ in FORMS), PLAIN):
+        meaning = "Dot product of four bytes."
+        register_operator(_NAME.format(form), meaning, partial(lowered, form))
     run_last(_joined_sums)
 
 
@@ -108,24 +109,15 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
 
 def any_dot(statement: Any) -> bool:
     """Whether a statement has one of these operators in it."""
-    found = False
-
-    def visit(node: Any) -> None:
-        nonlocal found
-        found = found or is_dot(node)
-
-    tvm_ffi.structural_walk(statement, [(tvm.ir.Call, visit)], order="post")
-    return found
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(statement, [(tvm.ir.Call, calls.append)], order="post")
+    return any(map(is_dot, calls))
 
 
 def is_dot(node: Any) -> bool:
     """Whether an expression is one of these operators."""
     name = getattr(getattr(node, "op", None), "name", "")
     return name.startswith(_NAME.format(""))
-
-
-def _lanes_of(vector: Any) -> int:
-    return int(tvm.DataType(str(vector.ty.dtype)).lanes)
 
 
 def _constant(value: int, lanes: int) -> Any:
@@ -142,13 +134,10 @@ def _dot(form: str, start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     most = next((each for name, _, each in FORMS if name == form), lanes)
     even = lanes & (lanes - 1) == 0
     if lanes > most and even:
-        sums, bytes_of, signs = (_halves(each, lanes) for each in (start, unsigned, signed))
-        low, high = (
-            _dot(form, sums[half], bytes_of[half], signs[half], lanes // 2) for half in (0, 1)
-        )
+        halves = zip(*(_halves(each, lanes) for each in (start, unsigned, signed)), strict=True)
+        low, high = (_dot(form, a, b, c, lanes // 2) for a, b, c in halves)
         return tirx.call_intrin(_type(lanes), "tirx.vectorcombine", low, high)
-    least = 4
-    if form == PLAIN or not even or lanes < least:
+    if form == PLAIN or not even or lanes < _LEAST_LANES:
         return _plain(start, unsigned, signed, lanes)
     if form in (MADD, AVX2_MADD):
         return _madd(start, unsigned, signed, lanes)

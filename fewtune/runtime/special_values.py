@@ -33,11 +33,7 @@ def run_last(ours: Any) -> None:
 
 def _extended() -> Any:
     pipeline, host, device = tvm.tirx.get_tir_pipeline("s_tir")
-
-    def finalize() -> Any:
-        return tvm.transform.Sequential([*_passes, host()])
-
-    return pipeline, finalize, device
+    return pipeline, lambda: tvm.transform.Sequential([*_passes, host()]), device
 
 
 tvm.tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, _extended)
@@ -47,20 +43,17 @@ tirx = tvm.tirx
 _EXTREMES = (tirx.Max, tirx.Min)
 
 
-def register() -> None:
-    """Have TVM compile kernels so on CPUs, in this process."""
-    run_last(_special_values)
-
-
 @tirx.transform.prim_func_pass(opt_level=0)
 def _special_values(function: Any, _module: Any, _context: Any) -> Any:
     # Buffers that hold a maximum or minimum over elements, with its kind.
     reduced: list[tuple[Any, type]] = []
 
     def seen(store: Any) -> None:
-        value = store.value
-        if isinstance(value, _EXTREMES) and _is_float(value) and _of(value, store.buffer):
-            reduced.append((store.buffer, type(value)))
+        value, buffer = store.value, store.buffer
+        if isinstance(value, _EXTREMES) and _is_float(value):
+            reduced.extend(
+                (buffer, type(value)) for each in (value.a, value.b) if _is_load_of(each, buffer)
+            )
 
     def begun(store: Any) -> Any:
         for buffer, kind in reduced:
@@ -82,6 +75,9 @@ def _special_values(function: Any, _module: Any, _context: Any) -> Any:
     if reduced:
         body = tvm_ffi.structural_map(body, (tirx.BufferStore, begun), order="post")
     return function.with_body(tvm_ffi.structural_map(body, (_EXTREMES, ordered), order="post"))
+
+
+run_last(_special_values)
 
 
 def _infinite(value: Any, kind: type) -> Any | None:
@@ -127,11 +123,6 @@ def _is_bound(value: Any) -> bool:
     if isinstance(value, tvm.ir.TensorLoad):
         return all(isinstance(each, tirx.IntImm) and each == 1 for each in value.source.shape)
     return isinstance(value, tirx.FloatImm) and not math.isnan(value.value)
-
-
-def _of(node: Any, buffer: Any) -> bool:
-    """Whether one operand is what the buffer holds."""
-    return _is_load_of(node.a, buffer) or _is_load_of(node.b, buffer)
 
 
 def _is_load_of(value: Any, buffer: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm_ffi.serialization import from_json_graph_str
 
-from fewtune.runtime import dot_products, special_values, vector_math
+from fewtune.runtime import dot_products, vector_math
 from fewtune.runtime.special_values import PIPELINE
 from fewtune.tvm_compat.intrinsics import light_package, register_family
 from fewtune.tvm_compat.start import OWN_THREADS, THREADS, load_backends, set_default_threads, tvm
@@ -30,7 +30,6 @@ from tvm.s_tir import meta_schedule as ms  # noqa: E402
 
 vector_math.register()
 dot_products.register()
-special_values.register()
 
 # Kinds of targets that need none of the back ends for other devices.
 HOST_KINDS = ("llvm", "c")

@@ -14,8 +14,8 @@ from fewtune.errors import InputError
 from fewtune.options import COST_MODEL_GROUP, STRATEGIES, STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.cost_model import BoostedTrees, CostModel
-from fewtune.search.scorer import Guide, Proposal, Scorer
-from fewtune.search.strategy import Explorer, Knowledge, remade
+from fewtune.search.scorer import Proposal
+from fewtune.search.strategy import Explorer, Knowledge
 
 
 def make_strategy(
@@ -68,14 +68,4 @@ def _registered(group: str, name: str) -> Any:
     raise InputError(f"{name!r} is not installed: install its package again")
 
 
-__all__ = [
-    "CostModel",
-    "Explorer",
-    "Guide",
-    "Knowledge",
-    "Proposal",
-    "Scorer",
-    "make_cost_model",
-    "make_strategy",
-    "remade",
-]
+__all__ = ["CostModel", "Explorer", "Knowledge", "Proposal", "make_cost_model", "make_strategy"]

@@ -112,12 +112,8 @@ class Guide:
         space: SearchSpace, prior: Prior, predictor: Predictor, *, is_cold: bool
     ) -> Guide | None:
         """The guide of a task; None if the predictor does not know such tasks."""
-        contraction = prior.contraction
-        features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
-        if contraction is None or features is None:
-            return None
-        is_known = contraction.lanes == predictor.pretrained.conditions["lanes"]
-        return Guide(space, prior, features, predictor) if is_known else None
+        features = DecisionFeatures.if_usable(space.programs, prior.contraction, is_cold=is_cold)
+        return None if features is None else Guide(space, prior, features, predictor)
 
     def expected(self, points: list[Point]) -> np.ndarray:
         """Logarithms of expected speeds, (points,)."""
@@ -136,9 +132,8 @@ class Guide:
 
     def learn_points(self, points: list[Point], times_s: list[float]) -> None:
         """Take in measured points, with their seconds."""
-        if points:
-            rows, kind = self._features.of(points), self._features.data_type
-            self._predictor.learn(self._task, rows, times_s, kind)
+        rows, kind = self._features.of(points), self._features.data_type
+        self._predictor.learn(self._task, rows, times_s, kind)
 
     def sampled(self, times_s: Mapping[Point, float]) -> TaskSamples:
         """Measured points as samples for a predictor; failed ones say nothing of speed."""

@@ -25,7 +25,8 @@ from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search import Guide, Knowledge, Scorer, remade
+from fewtune.search.scorer import Guide, Scorer
+from fewtune.search.strategy import Knowledge, remade
 from fewtune.storage.database import best_trials, read_database, read_trace, require_own
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
@@ -34,9 +35,7 @@ from fewtune.trial.trial import Trial
 def measured_trials(database: ms.database.Database, tasks: list[Task]) -> dict[str, list[Trial]]:
     """The valid trials of tasks, as the tuning log has them."""
     return {
-        task.info.name: [
-            Trial.from_record(record) for record in best_trials(database, task.mod, 1_000_000)
-        ]
+        task.info.name: [*map(Trial.from_record, best_trials(database, task.mod, 1_000_000))]
         for task in tasks
     }
 

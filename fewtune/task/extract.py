@@ -21,17 +21,9 @@ MODULES = "modules.json"
 # Families that do much arithmetic on each element, so that tiling, which is what is searched,
 # decides their time. The others move data once: a default schedule already does that at the
 # memory's speed.
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-SEARCHED_OPERATORS = frozenset(
-    {
-        "batch_matmul",
-        "conv2d_transpose",
-        "dense",
-        *_CONVOLUTIONS,
-        *(f"depthwise_{family}" for family in _CONVOLUTIONS),
-        *(f"group_{family}" for family in _CONVOLUTIONS),
-    }
-)
+SEARCHED_OPERATORS = frozenset({"batch_matmul", "conv2d_transpose", "dense"}) | {
+    f"{kind}conv{axes}d" for kind in ("", "depthwise_", "group_") for axes in (1, 2, 3)
+}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fewtune.prediction.predict import most_promising
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
-from fewtune.search import Guide
+from fewtune.search.scorer import Guide
 from tests import recorded
 from tests.made import predictors as made_predictors
 

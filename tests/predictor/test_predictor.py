@@ -205,14 +205,9 @@ def test_all_predictors_for_such_vectors_and_threads_are_asked():
     )
 
 
-CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
-
-
-def target(threads: int) -> tvm.target.Target:
-    return tvm.target.Target({**CPU, "num-cores": threads})
-
-
 def test_beyond_what_was_learnt_is_extrapolated_and_said_so():
-    assert predictor_for("auto", target(4)) is None
-    assert "for 4 its" in extrapolated(Pretrained.read(shipped()[0]), target(4))
-    assert not extrapolated(Pretrained.read(shipped()[0]), target(2))
+    cpu, known = {"kind": "llvm", "mcpu": "znver5"}, Pretrained.read(shipped()[0])
+    four, two = (tvm.target.Target({**cpu, "num-cores": count}) for count in (4, 2))
+    assert predictor_for("auto", four) is None
+    assert "for 4 its" in extrapolated(known, four)
+    assert not extrapolated(known, two)

@@ -9,7 +9,9 @@ from scipy.stats import spearmanr
 
 from fewtune.options import TuneOptions
 from fewtune.research.gcn import GraphModel
-from fewtune.search import Knowledge, Scorer, make_strategy, remade
+from fewtune.search import Knowledge, make_strategy
+from fewtune.search.scorer import Scorer
+from fewtune.search.strategy import remade
 from tests import recorded
 from tests.made import predictors as made_predictors
 

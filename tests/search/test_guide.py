@@ -37,7 +37,6 @@ def test_a_guided_search_proposes_nothing_twice_and_learns():
         assert all(proposal.features is None for proposal in proposals)
         search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
     assert len(seen) == len(set(seen)) == 40
-    assert knowledge.predictor is not None
     assert [each.samples for each in knowledge.predictor._residuals.values()] == [40]
     # The cost model is not asked, and learns nothing.
     assert knowledge.cost_model.samples == 0
