@@ -50,12 +50,8 @@ class GeneticSearch(Explorer):
         first, second = (int(i) for i in self.random.choice(len(parents), size=2, p=fitness))
         child = self.space.crossed(parents[first], parents[second], self.random)
         choices = self.space.programs[child.program].choices
-        return Point(
-            child.program,
-            tuple(
-                random_decision(choice, self.random)
-                if self.random.random() < _MUTATION
-                else decision
-                for choice, decision in zip(choices, child.decisions, strict=True)
-            ),
+        decisions = (
+            random_decision(choice, self.random) if self.random.random() < _MUTATION else now
+            for choice, now in zip(choices, child.decisions, strict=True)
         )
+        return Point(child.program, tuple(decisions))

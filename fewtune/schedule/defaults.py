@@ -95,9 +95,7 @@ def attach_tail(sch: Schedule, block: Block, loop: Any, traits: CpuTraits | None
         vectorize_last(sch, tail.handle, traits, tail.data_type)
 
 
-def across_lanes(
-    sch: Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
-) -> bool:
+def by_lanes(sch: Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool) -> bool:
     """Reduce along the contiguous reduction axis into the lanes of a vector, then sum up the lanes.
 
     Parameters
@@ -197,7 +195,7 @@ def schedule_reduction(sch: Schedule, block: Block, traits: CpuTraits) -> bool:
     axes = _axes(block)
     strided = axes is None or not _reads_contiguous(block, axes.vector)
     if strided and along is not None and block.extents[along] >= lanes // 2:
-        return across_lanes(sch, block, along, traits, parallel)
+        return by_lanes(sch, block, along, traits, parallel)
     if axes is None:
         return parallel and _rows_only(sch, block, traits)
     if axes.reuse is None and block.reduction_extent > _MOST_UNROLLED_STEPS:
@@ -209,16 +207,13 @@ def _axes(block: Block) -> _Axes | None:
     vector = contiguous_axis(block)
     if vector is None:
         return None
-    run = block.extents[vector]
-    for walk in block.known_reads:
-        run = gcd(run, walk[vector].run)
+    run = gcd(block.extents[vector], *(walk[vector].run for walk in block.known_reads))
+    moving = [walk for walk in block.known_reads if walk[vector].stride]
     reuse, longest = None, 1
     for axis, (kind, extent) in enumerate(zip(block.kinds, block.extents, strict=True)):
         if kind != "S" or axis == vector:
             continue
-        shared = any(
-            walk[vector].stride != 0 and walk[axis].stride == 0 for walk in block.known_reads
-        )
+        shared = any(walk[axis].stride == 0 for walk in moving)
         # Of equal axes the innermost, whose elements are nearest in memory.
         if shared and extent > 1 and (extent >= longest or longest < 4):
             reuse, longest = axis, extent
@@ -244,9 +239,8 @@ def _tile(block: Block, axes: _Axes, traits: CpuTraits, unrolled: bool) -> tuple
     if axes.reuse is None:
         rows, width = 1, vector_width(axes.run, lanes, 4)
     else:
-        rows, width = register_tile(
-            block.extents[axes.reuse], axes.run, traits, block.data_type, bound
-        )
+        pixels = block.extents[axes.reuse]
+        rows, width = register_tile(pixels, axes.run, traits, block.data_type, bound)
     if width == 1 or not _reads_contiguous(block, axes.vector):
         # LLVM vectorises the loop. If it is short, a few rows share its loads.
         width, rows = plain_width(axes.run), 1
@@ -290,7 +284,8 @@ def _register_tiled(
         # All pixels use one slice of the weights, which stays in the cache, then the next slice.
         # The products of a batch are computed one after the other.
         spatial.remove(vector_entry)
-        own_rows = [] if batch else _rows_of_threads(sch, block, axes, spatial, traits)
+        pixels = block.spatial_extent // block.extents[axes.vector]
+        own_rows = [] if batch else _rows_of_threads(sch, pixels, spatial, traits)
         spatial = [*batch, *own_rows, vector_entry, *spatial]
     reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
     inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
@@ -313,9 +308,7 @@ def _register_tiled(
     return True
 
 
-def _rows_of_threads(
-    sch: Schedule, block: Block, axes: _Axes, spatial: Loops, traits: CpuTraits
-) -> Loops:
+def _rows_of_threads(sch: Schedule, pixels: int, spatial: Loops, traits: CpuTraits) -> Loops:
     """Split the outermost rows among the threads, if there are enough rows.
 
     Kernels without a reduction split rows. If the kernel before them splits columns, half of their
@@ -327,7 +320,6 @@ def _rows_of_threads(
     parts : list of (loop, extent)
         The loop over threads, or none. The loop inside it replaces the split loop in ``spatial``.
     """
-    pixels = block.spatial_extent // block.extents[axes.vector]
     if traits.threads == 1 or pixels < _PIXELS_A_THREAD * traits.threads:
         return []
     for place, (loop, extent) in enumerate(spatial):
@@ -358,15 +350,9 @@ def _stream(sch: Schedule, block: Block, axes: _Axes, traits: CpuTraits, paralle
     if width == 1:
         width = plain_width(chunk)
     loops = list(sch.get_loops(block.handle))
-    spatial: Loops = []
-    for position, loop in enumerate(loops):
-        if block.kinds[position] != "S":
-            continue
-        if position == axes.vector:
-            outer, middle, inner = sch.split(loop, [extent // chunk, chunk // width, width])
-            spatial.append((outer, extent // chunk))
-        else:
-            spatial.append((loop, block.extents[position]))
+    own, spatial = block.kinds[: axes.vector].count("S"), block.spatial(loops)
+    outer, middle, inner = sch.split(spatial[own][0], [extent // chunk, chunk // width, width])
+    spatial[own] = (outer, extent // chunk)
     reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
     last = max(i for i, kind in enumerate(block.kinds) if kind == "R")
     step = max(d for d in divisors(block.extents[last]) if d <= 8)
@@ -418,15 +404,10 @@ def schedule_rows(sch: Schedule, traits: CpuTraits) -> bool:
         outer = parallel_outer(sch, rows, traits)
     else:
         return False
-    partial = [_in_lanes(sch, block, traits) if block.is_reduction else [] for block in blocks]
-    steps = [
-        each
-        for block, before in zip(blocks, partial, strict=True)
-        for each in (*before, block.handle)
-    ]
-    for handle in reversed(steps[:-1]):
+    steps = [[*_in_lanes(sch, block, traits), block.handle] for block in blocks]
+    for handle in reversed([each for own in steps for each in own][:-1]):
         sch.compute_at(handle, outer, preserve_unit_loops=True)
-    for block, before in zip(blocks, partial, strict=True):
+    for block, (*before, _) in zip(blocks, steps, strict=True):
         for each in before:
             _vectorize_lanes(sch, each, outer)
         if not block.is_reduction and _inside(sch, block.handle, outer):
@@ -452,7 +433,7 @@ def _in_lanes(sch: Schedule, block: Block, traits: CpuTraits) -> list[Any]:
     partial : list
         The new blocks of partial results, in order; none if the block is unchanged.
     """
-    if len(block.writes) > 1:
+    if not block.is_reduction or len(block.writes) > 1:
         return []
     lanes = traits.lanes(block.data_type)
     partial = []

@@ -200,9 +200,8 @@ def _plan(use: _Use) -> _Plan | None:
             break
         last, visits = place, visits * extents[place]
     at_once = math.ceil(lines / visits)
-    return (
-        _Plan(first, last, panel, at_once) if visits <= lines and at_once <= _MOST_LINES else None
-    )
+    fits = visits <= lines and at_once <= _MOST_LINES
+    return _Plan(first, last, panel, at_once) if fits else None
 
 
 def _panel(extents: list[int], strides: list[int], kinds: list[int]) -> tuple[int, int] | None:
@@ -227,9 +226,7 @@ def _requests(use: _Use, plan: _Plan) -> list[Any]:
     step: Any = 0
     for loop in use.loops[plan.first : plan.last + 1]:
         step = step * int(loop.extent) + loop.loop_var
-    values = {
-        variable: variable if place < plan.first else 0 for place, variable in enumerate(variables)
-    }
+    values = {each: each if n < plan.first else 0 for n, each in enumerate(variables)}
     panel_bytes = plan.panel * _FLOAT_BYTES
     ahead = plan.panel * math.ceil(_AHEAD_BYTES / panel_bytes)
     cache = _NEAR if ahead * _FLOAT_BYTES <= _NEAR_BYTES else _NEXT

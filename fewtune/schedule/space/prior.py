@@ -27,7 +27,7 @@ from itertools import accumulate
 from math import gcd, log2, prod
 from typing import Any, Generic, TypeVar
 
-import numpy as np
+from numpy.random import Generator
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.dot_products import any_dot
@@ -56,6 +56,7 @@ from fewtune.task.analysis import FLOAT32_BYTES
 _POWER = 8
 
 _Alternative = TypeVar("_Alternative")
+Decisions = list[Decision | None]
 
 
 class WeightedDraw(Generic[_Alternative]):
@@ -70,7 +71,7 @@ class WeightedDraw(Generic[_Alternative]):
         # Running sums of the weights.
         self._bounds = [*accumulate(float(speed) ** _POWER for speed in speeds)]
 
-    def draw(self, random: np.random.Generator) -> _Alternative:
+    def draw(self, random: Generator) -> _Alternative:
         """Draw one alternative."""
         place = bisect_right(self._bounds, random.random() * self._bounds[-1])
         # The product may be rounded up to the last bound.
@@ -145,9 +146,7 @@ def unroll_depths(values: tuple[int, ...], streamed: bool) -> WeightedDraw[int]:
     return WeightedDraw(range(len(values)), speeds)
 
 
-def reduction_tile(
-    choice: Choice, random: np.random.Generator, multiply_adds: float | None
-) -> Decision:
+def reduction_tile(choice: Choice, random: Generator, multiply_adds: float | None) -> Decision:
     """Draw a tile of a reduction: whole windows, or a few channels.
 
     Parameters
@@ -447,7 +446,7 @@ class RuledBlock:
         )
 
     def split(
-        self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
+        self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: Generator
     ) -> Decision | None:
         """Draw the split of an axis for a register tile.
 
@@ -482,9 +481,7 @@ class RuledBlock:
         thread, cache = splits(choice.extent // inner, *speeds).draw(random)
         return (thread, cache, inner // last, last)
 
-    def retiled(
-        self, program: Program, decisions: list[Decision | None], tile: RegisterTile
-    ) -> bool:
+    def retiled(self, program: Program, decisions: Decisions, tile: RegisterTile) -> bool:
         """Change decisions to another register tile; the thread level changes least.
 
         Returns
@@ -530,9 +527,7 @@ class RuledBlock:
         ]
         return factors[-1] if factors else None
 
-    def give_threads_work(
-        self, program: Program, decisions: list[Decision | None], random: np.random.Generator
-    ) -> None:
+    def give_threads_work(self, program: Program, decisions: Decisions, random: Generator) -> None:
         """Give the outermost level enough iterations for all threads; changes ``decisions``."""
         places = self.spatial_places(program)
         tiles = {place: decisions[place] for place in places}
@@ -622,18 +617,27 @@ class Prior:
 
         return max(self._ruled.values(), key=work, default=None)
 
-    def draw(self, random: np.random.Generator) -> Point:
+    def draw(self, random: Generator) -> Point:
         """Draw a point of any program."""
         program = self._programs.draw(random)
         tiles = {name: ruled.tile_draw.draw(random) for name, ruled in self._ruled.items()}
         # One draw for all axes of a tile, since their levels are nested loops.
         rows_outside = ROWS_OUTSIDE.draw(random)
-        decisions = [
-            self._decide(choice, tiles, rows_outside, random) for choice in program.choices
-        ]
-        return self._with_work_for_threads(program, decisions, random)
+        streamed = any(ruled.streamed for ruled in self._ruled.values())
 
-    def retiled(self, point: Point, random: np.random.Generator) -> Point:
+        def decided(choice: Choice) -> Decision | None:
+            if choice.kind == LOCATION:
+                return self._padding.draw(random)
+            if choice.kind == CATEGORICAL:
+                return unroll_depths(choice.values, streamed).draw(random)
+            if choice.block not in self._ruled:
+                return random_decision(choice, random)
+            tile = tiles[choice.block]
+            return self._ruled[choice.block].split(choice, tile, rows_outside, random)
+
+        return self._with_work_for_threads(program, [*map(decided, program.choices)], random)
+
+    def retiled(self, point: Point, random: Generator) -> Point:
         """A neighbour with another register tile; changing one decision does not reach it."""
         program = self._space.programs[point.program]
         decisions = list(point.decisions)
@@ -658,26 +662,9 @@ class Prior:
         return promised
 
     def _with_work_for_threads(
-        self, program: Program, decisions: list[Decision | None], random: np.random.Generator
+        self, program: Program, decisions: Decisions, random: Generator
     ) -> Point:
         """The point of these decisions, changed to have work for all threads."""
         for ruled in self._ruled.values():
             ruled.give_threads_work(program, decisions, random)
         return Point(program.number, tuple(decisions))
-
-    def _decide(
-        self,
-        choice: Choice,
-        tiles: dict[str, RegisterTile],
-        rows_outside: bool,
-        random: np.random.Generator,
-    ) -> Decision | None:
-        if choice.kind == LOCATION:
-            return self._padding.draw(random)
-        if choice.kind == CATEGORICAL:
-            streamed = any(ruled.streamed for ruled in self._ruled.values())
-            return unroll_depths(choice.values, streamed).draw(random)
-        ruled = self._ruled.get(choice.block)
-        if ruled is None:
-            return random_decision(choice, random)
-        return ruled.split(choice, tiles[choice.block], rows_outside, random)
