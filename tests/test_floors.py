@@ -236,9 +236,9 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # Code lines that each room of the library may have: without comments, docstrings and blank lines.
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
-    "bank": 230,
+    "bank": 216,
     "benchmark": 993,
-    "compile": 667,
+    "compile": 650,
     "deploy": 860,
     "fleet": 496,
     "loose": 1003,
@@ -248,23 +248,23 @@ BUDGETS = {
     "model_check": 208,
     "prediction": 353,
     "onnx_graph": 3743,
-    "predictor": 715,
+    "predictor": 693,
     "process": 885,
     "progress": 120,
     "report": 531,
-    "research": 510,
-    "runtime": 960,
-    "schedule": 1816,
+    "research": 502,
+    "runtime": 922,
+    "schedule": 1722,
     "schedule_check": 444,
-    "search": 634,
+    "search": 616,
     "selection": 218,
     "sharing": 750,
-    "similarity": 109,
+    "similarity": 97,
     "steps": 231,
     "storage": 264,
-    "task": 517,
+    "task": 492,
     "timing": 307,
-    "trial": 150,
+    "trial": 147,
     "tuning": 1007,
     "tvm_compat": 323,
     "util": 271,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 559,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5473, ("tests",): 16567}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16565}
 
 
 def code_lines(path: Path) -> int:
