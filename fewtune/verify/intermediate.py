@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from onnx import ModelProto, helper
@@ -49,7 +50,6 @@ class IntermediateValues:
         self._model = given if self._is_quantised else light(simplified)
         self._feeds, self._threads, self._seed = feeds, threads, seed
         self._known = known_values(self._model.model)
-        self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
         self.note = ""
 
@@ -61,12 +61,9 @@ class IntermediateValues:
         return intermediate values of this model.
         """
         try:
-            if self._values is None:
-                self._values = self._computed()
             inputs = [self._feeds[name] for name in order]
-            written = written_by(compiled, inputs)
-            sites = find_sites(written, self._values)
-            for _ in range(_MOST_PASSES if self._is_quantised else 0):
+            sites: list[tuple[Site, str]] = []
+            for _ in range(_MOST_PASSES if self._is_quantised else 1):
                 count = len(sites)
                 written = written_by(compiled, inputs, self._restored(sites))
                 sites = find_sites(written, self._values)
@@ -87,11 +84,12 @@ class IntermediateValues:
 
     def _restored(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
         """Taps of the sites of bytes; later kernels read the expected values."""
-        assert self._values is not None
-        expected = [
-            (site, Expected(name, self._values[name], np.zeros(0, "f4"))) for site, name in sites
+        none = np.zeros(0, np.float32)
+        return [
+            Tap(site, Expected(name, self._values[name], none), restored=True)
+            for site, name in sites
+            if is_byte(self._values[name].dtype)
         ]
-        return [Tap(site, each, True) for site, each in expected if is_byte(each.values.dtype)]
 
     def _stepped(self, taps: Sequence[_Tapped]) -> list[Tap]:
         """Compare bytes by steps wherever the untuned library passes that comparison."""
@@ -116,7 +114,8 @@ class IntermediateValues:
         )
         return found
 
-    def _computed(self) -> dict[str, np.ndarray]:
+    @cached_property
+    def _values(self) -> dict[str, np.ndarray]:
         """Intermediate values by name."""
         model = self._model.model
         produced = [name for node in model.graph.node for name in node.output]
@@ -134,12 +133,11 @@ class IntermediateValues:
         return {name: _as_written(value) for name, value in zip(names, values, strict=True)}
 
     def _with_noise(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
-        assert self._values is not None
         names = list(dict.fromkeys(name for _, name in sites if name not in self._measured))
         if names:
             opened = with_outputs(self._model, names, self._known)
             values = [self._values[name] for name in names]
-            meter = NoiseMeter(opened, self._threads, {})
+            meter = NoiseMeter(opened, self._threads)
             for each in meter.expected(self._feeds, values, self._seed):
                 self._measured[each.name] = each
         return [Tap(site, self._measured[name]) for site, name in sites]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel
-from fewtune.onnx_graph.graph import operator_name
+from fewtune.onnx_graph.graph import node_text
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
@@ -38,7 +38,9 @@ def locate(
     low, high = 0, len(nodes)
     found = ""
     while True:
-        places = _spread(low, high)
+        # At most `_AT_ONCE`, the last one among them.
+        spread = np.linspace(low, high - 1, min(_AT_ONCE, high - low))
+        places = sorted({int(place) for place in spread.round()})
         looked = [nodes[place] for place in places]
         opened = with_outputs(model, [node.output[0] for node in looked], values)
         texts = _differences(opened, feeds, run, threads, seed)
@@ -46,7 +48,7 @@ def locate(
         if bad is None:
             break
         node = looked[bad]
-        found = f"{describe(node)}: {texts[bad]}"
+        found = f"{node_text(node)}: {texts[bad]}"
         low, high = places[bad - 1] + 1 if bad else low, places[bad]
         if low >= high:
             break
@@ -56,17 +58,6 @@ def locate(
             "so the difference comes of operators that are fused or of the layout"
         )
     return f"{found}; what it reads agrees"
-
-
-def describe(node: NodeProto) -> str:
-    """A node as a message names it, such as ``Resize 'up2'``."""
-    return f"{operator_name(node)} {(node.name or node.output[0])!r}"
-
-
-def _spread(low: int, high: int) -> list[int]:
-    """At most `_AT_ONCE` numbers from ``low`` to below ``high``, including the last one."""
-    count = min(_AT_ONCE, high - low)
-    return sorted({int(place) for place in np.linspace(low, high - 1, count).round()})
 
 
 def with_outputs(model: LightModel, names: Sequence[str], values: dict[str, Value]) -> LightModel:
@@ -86,7 +77,7 @@ def _differences(
     """The difference of each output; empty if it is within its allowance."""
     outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
     other = OnnxruntimeSession(opened, threads, optimised=False).run(feeds)
-    expected = NoiseMeter(opened, threads, {}).expected(feeds, outputs, seed, other)
+    expected = NoiseMeter(opened, threads).expected(feeds, outputs, seed, other)
     texts = []
     for actual, each in zip(run(opened, feeds), expected, strict=True):
         found = compare(np.asarray(actual), each)

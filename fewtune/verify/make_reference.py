@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
@@ -24,9 +24,6 @@ from fewtune.verify.reference import Checked, Draw, Reference
 _LEAST_NUMBERS = 0.25
 # Runs that measure the noise of draws that refuse nothing.
 _RARE_RUNS = 2
-_EXACT_TAIL = frozenset(
-    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "DequantizeLinear"}
-)
 
 
 def make_reference(  # noqa: PLR0913 (all that a reference is made of)
@@ -140,14 +137,13 @@ class _Maker:
         refuses the first.
         """
         model, simplified = self._models
-        steps = _steps(model.model) | _steps(simplified.model)
         models = [simplified, model]
         if is_quantised(model.model) or has_float16(model.model):
             models = [LightModel(inferred(model.model), model.arrays), simplified]
         try:
-            return NoiseMeter(models[0], self._threads, steps)
+            return NoiseMeter(models[0], self._threads)
         except InputError:
-            return NoiseMeter(models[1], self._threads, steps)
+            return NoiseMeter(models[1], self._threads)
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:
@@ -166,20 +162,3 @@ def _has_numbers(values: Sequence[np.ndarray]) -> bool:
         or np.count_nonzero(np.isnan(value)) <= (1 - _LEAST_NUMBERS) * value.size
         for value in values
     )
-
-
-def _steps(model: ModelProto) -> dict[str, float]:
-    """By output, the quantisation step of those that end in a DequantizeLinear."""
-    producers = {output: node for node in model.graph.node for output in node.output}
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    steps = {}
-    for value in model.graph.output:
-        node = producers.get(value.name)
-        while node is not None and node.op_type in _EXACT_TAIL:
-            if node.op_type == "DequantizeLinear":
-                scale = constants.get(node.input[1])
-                if scale is not None:
-                    steps[value.name] = float(np.max(numpy_helper.to_array(scale)))
-                break
-            node = producers.get(node.input[0])
-    return steps

@@ -8,7 +8,7 @@ The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-9
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -160,8 +160,6 @@ class NoiseMeter:
     model : ModelProto or LightModel
         With static shapes. Fewer nodes are faster: a simplified model will do.
     threads : int
-    steps : dict of float
-        By output, the quantization step of those that are quantized last.
 
     Attributes
     ----------
@@ -177,14 +175,11 @@ class NoiseMeter:
     of them takes another step, in one run and not in the next six: then the mean is over all axes.
     """
 
-    def __init__(
-        self, model: ModelProto | LightModel, threads: int, steps: Mapping[str, float]
-    ) -> None:
+    def __init__(self, model: ModelProto | LightModel, threads: int) -> None:
         given, arrays = light(model)
         self._moving = _Jittered(given)
         self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
         self._names = [value.name for value in given.graph.output]
-        self._steps = steps
         self.contradicted: list[str] = []
 
     def expected(
@@ -227,7 +222,7 @@ class NoiseMeter:
             if other is not None:
                 away = _Movement(value)
                 away.add(np.asarray(other[index]))
-                most = _CONTRADICTION * PEAK * (noise + _floor(value, 0.0))
+                most = _CONTRADICTION * PEAK * (noise + _floor(value))
                 is_float = value.dtype.kind == "f" and not self._moving.takes_steps
                 if is_float and np.any(away.size() > most):
                     self.contradicted.append(name)
@@ -235,7 +230,10 @@ class NoiseMeter:
                     noise = np.fmax(noise, away.size())
             if is_graded(value.dtype) and value.size:
                 noise = np.sqrt(np.square(noise) + self._typical(np.square(noise)))
-            noise += _floor(value, self._steps.get(name, 0.0))
+            if self._moving.takes_steps and value.dtype.kind == "f" and not noise.any():
+                # An output that is quantized last moves by whole steps, or not at all.
+                noise += 1.01 * _step(value) / PEAK
+            noise += _floor(value)
             found.append(Expected(name, value, noise.astype(np.float32)))
         return found
 
@@ -280,10 +278,16 @@ class _Movement:
         return found.reshape(self._middle.shape)
 
 
-def _floor(value: np.ndarray, step: float) -> np.ndarray:
-    """Least noise of each element: its own rounding, and its quantization step."""
+def _step(value: np.ndarray) -> float:
+    """The smallest difference of two elements."""
+    gaps = np.diff(np.unique(value[np.isfinite(value)]))
+    return float(gaps.min()) if gaps.size else 0.0
+
+
+def _floor(value: np.ndarray) -> np.ndarray:
+    """Least noise of each element: its own rounding."""
     if value.dtype.kind != "f":
         return np.full(value.shape, 1.01 / PEAK if is_graded(value.dtype) else 0.0)
     size = value.dtype.itemsize
     magnitude = np.nan_to_num(np.abs(value.astype(np.float64)), posinf=0.0)
-    return magnitude * _OWN_SIZE[size] + _SMALLEST[size] + 1.01 * step / PEAK
+    return magnitude * _OWN_SIZE[size] + _SMALLEST[size]

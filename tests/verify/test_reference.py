@@ -296,9 +296,9 @@ def located(model: ModelProto, change: Callable[[ModelProto], None]) -> str:
 @pytest.mark.parametrize(
     ("node", "attribute", "value", "named"),
     [
-        ("conv2", "pads", [0, 1, 2, 1], "Conv 'conv2'"),
-        ("norm", "epsilon", 0.1, "BatchNormalization 'norm'"),
-        ("softmax", "axis", 0, "Softmax 'softmax'"),
+        ("conv2", "pads", [0, 1, 2, 1], "Conv node 'conv2'"),
+        ("norm", "epsilon", 0.1, "BatchNormalization node 'norm'"),
+        ("softmax", "axis", 0, "Softmax node 'softmax'"),
     ],
 )
 def test_the_node_is_named(node, attribute, value, named):
