@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -12,14 +12,13 @@ from onnx import ModelProto, helper
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
-from fewtune.verify.locate import with_outputs
+from fewtune.verify.locate import MOST_COMPUTED, smallest, with_outputs
 from fewtune.verify.noise import NoiseMeter, is_quantised, is_quantising
 from fewtune.verify.taps import ROOM, Observable, Site, Tap, find_sites, written_by
 from fewtune.verify.values import Value, known_values
 
-# Most elements of all values that are computed, and of those that are stored: 512 and 64 MiB of
-# float32. The largest values are left out.
-_MOST_COMPUTED, _MOST_STORED = 2**27, 2**24
+# Most elements of all values that are stored: 64 MiB of float32. The largest are left out.
+_MOST_STORED = 2**24
 # Runs of a quantised library: when found values are restored, more are found behind them.
 _MOST_PASSES = 6
 # Most operators between two quantizations that onnxruntime fuses to one, such as Conv and Relu.
@@ -69,7 +68,7 @@ class IntermediateValues:
                 sites = find_sites(written, self._values)
                 if len(sites) == count:
                     break
-            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_STORED)
+            kept = smallest({name: self._known[name] for _, name in sites}, _MOST_STORED)
             taps = self._with_noise([each for each in sites if each[1] in kept])
             arrays = {(each.kernel, each.call): each.array for each in written}
             values = [
@@ -125,7 +124,7 @@ class IntermediateValues:
             graded = {name for name, each in self._known.items() if _is_graded(each)}
             produced = [name for name in safe_outputs(model) if name in graded]
         known = {name: self._known[name] for name in produced if name in self._known}
-        names = _smallest(known, _MOST_COMPUTED)
+        names = smallest(known, MOST_COMPUTED)
         if not names:
             return {}
         session = OnnxruntimeSession(with_outputs(self._model, names, self._known), self._threads)
@@ -155,18 +154,6 @@ def _without_doubles(taps: Sequence[_Tapped]) -> list[Tap]:
         else:
             wrong.append(tap.site)
     return [tap for tap, _ in taps if tap.site not in wrong or tap.expected.name not in right]
-
-
-def _smallest(values: Mapping[str, Value], most: int) -> list[str]:
-    """The smallest values that fit ``most`` elements, in the given order."""
-    sizes = {name: int(np.prod(value.shape)) for name, value in values.items()}
-    taken, left = set(), most
-    for name in sorted(sizes, key=lambda each: sizes[each]):
-        if sizes[name] > left:
-            break
-        taken.add(name)
-        left -= sizes[name]
-    return [name for name in values if name in taken]
 
 
 def _is_graded(value: Value) -> bool:

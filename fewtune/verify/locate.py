@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 from onnx import ModelProto, helper
@@ -14,8 +15,8 @@ from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.values import Value, known_values
 
-# Values compared in one run: each becomes an output, and prevents the fusion of two operators.
-_AT_ONCE = 24
+# Most elements of all values that are computed at once: 512 MiB of float32.
+MOST_COMPUTED = 2**27
 _Run = Callable[[LightModel, dict[str, np.ndarray]], Sequence[np.ndarray]]
 
 
@@ -30,34 +31,32 @@ def locate(
     intermediate values are outputs.
     """
     values = known_values(model.model)
-    nodes = [
-        node
-        for node in model.model.graph.node
-        if node.output and node.output[0] in values and node.op_type != "Constant"
-    ]
-    low, high = 0, len(nodes)
-    found = ""
-    while True:
-        # At most `_AT_ONCE`, the last one among them.
-        spread = np.linspace(low, high - 1, min(_AT_ONCE, high - low))
-        places = sorted({int(place) for place in spread.round()})
-        looked = [nodes[place] for place in places]
-        opened = with_outputs(model, [node.output[0] for node in looked], values)
-        texts = _differences(opened, feeds, run, threads, seed)
-        bad = next((n for n, text in enumerate(texts) if text), None)
-        if bad is None:
+    writers = {n.output[0]: n for n in model.model.graph.node if n.op_type != "Constant"}
+    names = smallest({n: values[n] for n in writers if n in values}, MOST_COMPUTED)
+    opened = with_outputs(model, names, values)
+    outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
+    other = OnnxruntimeSession(opened, threads, optimised=False).run(feeds)
+    expected = NoiseMeter(opened, threads).expected(feeds, outputs, seed, other)
+    for name, actual, each in zip(names, run(opened, feeds), expected, strict=True):
+        found = compare(np.asarray(actual), each, kind="its value")
+        if found.allowances > 1:
+            return f"{node_text(writers[name])}: {found.text}; what it reads agrees"
+    return (
+        "no operator alone: with the values between the operators kept, all of them agree, so the "
+        "difference comes of operators that are fused or of the layout"
+    )
+
+
+def smallest(values: Mapping[str, Value], most: int) -> list[str]:
+    """The smallest values that fit ``most`` elements, in the given order."""
+    sizes = {name: prod(value.shape) for name, value in values.items()}
+    taken, left = set(), most
+    for name in sorted(sizes, key=lambda each: sizes[each]):
+        if sizes[name] > left:
             break
-        node = looked[bad]
-        found = f"{node_text(node)}: {texts[bad]}"
-        low, high = places[bad - 1] + 1 if bad else low, places[bad]
-        if low >= high:
-            break
-    if not found:
-        return (
-            "no operator alone: with the values between the operators kept, all of them agree, "
-            "so the difference comes of operators that are fused or of the layout"
-        )
-    return f"{found}; what it reads agrees"
+        taken.add(name)
+        left -= sizes[name]
+    return [name for name in values if name in taken]
 
 
 def with_outputs(model: LightModel, names: Sequence[str], values: dict[str, Value]) -> LightModel:
@@ -69,17 +68,3 @@ def with_outputs(model: LightModel, names: Sequence[str], values: dict[str, Valu
         shape, element_type = values[name]
         opened.graph.output.append(helper.make_tensor_value_info(name, element_type, shape))
     return LightModel(opened, model.arrays)
-
-
-def _differences(
-    opened: LightModel, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int
-) -> list[str]:
-    """The difference of each output; empty if it is within its allowance."""
-    outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
-    other = OnnxruntimeSession(opened, threads, optimised=False).run(feeds)
-    expected = NoiseMeter(opened, threads).expected(feeds, outputs, seed, other)
-    texts = []
-    for actual, each in zip(run(opened, feeds), expected, strict=True):
-        found = compare(np.asarray(actual), each)
-        texts.append(found.text.replace("output", "its value", 1) if found.allowances > 1 else "")
-    return texts
