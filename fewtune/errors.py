@@ -107,15 +107,15 @@ def disk_line(error: OSError) -> str:
     return f"{what}{reason}; {advice} and run again: what was measured is kept"
 
 
+# Of letters of a report.
+_LONGEST_LINE = 200
+
+
 def last_line(fault: BaseException) -> str:
     """The last line of an exception: TVM puts its stack before the message."""
     if isinstance(fault, VerificationError):
         return str(fault)
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
-    return shortened(lines[-1] if lines else type(fault).__name__)
-
-
-def shortened(text: str) -> str:
-    """A line of a report: its first 200 letters at most."""
-    return text if len(text) <= 200 else text[:197] + "..."
+    text = lines[-1] if lines else type(fault).__name__
+    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."

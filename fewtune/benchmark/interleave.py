@@ -338,7 +338,9 @@ def latency_stats(samples_s: list[float]) -> LatencyStats:
 def ratio_stats(slower_s: list[float], faster_s: list[float]) -> Spread:
     """How many times faster the second is, by the rounds that both were in."""
     shared = min(len(slower_s), len(faster_s))
-    return _spread(np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared]))
+    ratios = np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared])
+    low, middle, high = np.percentile(ratios, [10, 50, 90])
+    return Spread(median=float(middle), p10=float(low), p90=float(high))
 
 
 def ratio_if_measured(samples_s: Samples, slower: str, faster: str) -> Spread | None:
@@ -346,11 +348,6 @@ def ratio_if_measured(samples_s: Samples, slower: str, faster: str) -> Spread | 
     if not samples_s.get(slower) or not samples_s.get(faster):
         return None
     return ratio_stats(samples_s[slower], samples_s[faster])
-
-
-def _spread(values: Sequence[float] | np.ndarray) -> Spread:
-    low, middle, high = np.percentile(values, [10, 50, 90])
-    return Spread(median=float(middle), p10=float(low), p90=float(high))
 
 
 def achieved_pct(baseline_s: list[float], variant_s: list[float]) -> dict[str, float]:

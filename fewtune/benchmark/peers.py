@@ -46,11 +46,17 @@ class OpenvinoSession:
     """
 
     def __init__(self, model: Path, threads: int, inputs: dict[str, np.ndarray]) -> None:
+        options = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": str(threads),
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        }
         # Whatever the package raises, the model is measured without it.
         try:
             import openvino
 
-            compiled = openvino.Core().compile_model(model, "CPU", _options(threads))
+            compiled = openvino.Core().compile_model(model, "CPU", options)
             self._request = compiled.create_infer_request()
             for port in compiled.inputs:
                 name = next(name for name in port.get_names() if name in inputs)
@@ -67,15 +73,6 @@ class OpenvinoSession:
     def outputs(self) -> list[np.ndarray]:
         """The outputs of one run, in the order of the graph."""
         return [np.array(output) for output in self.run().values()]
-
-
-def _options(threads: int) -> dict[str, str]:
-    return {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": str(threads),
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-    }
 
 
 _PROVIDER = "CUDAExecutionProvider"

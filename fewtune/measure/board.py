@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from fewtune.artifacts import MAIN, Fingerprint
 from fewtune.errors import InputError, MachineError
@@ -46,7 +47,7 @@ from fewtune.task.weight_layout import PREPROC, free_places
 from fewtune.timing.timer import BuiltKernel, Specs, Timer
 from fewtune.trial.outcome import Built, RequestFailedError, WorkerLostError
 from fewtune.workers.pool import WorkerHandle, WorkerOptions, WorkerPool
-from fewtune.workers.worker import Worker, argument_shapes, as_in_model, resident_bytes
+from fewtune.workers.worker import Worker, argument_shapes, as_in_model
 
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1
@@ -299,7 +300,7 @@ class BoardBuilder:
 
     def forget(self) -> int:
         """The memory that this process holds."""
-        return resident_bytes()
+        return psutil.Process().memory_info().rss
 
 
 class BoardRunner(Worker):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from fewtune.errors import (
     INTERRUPTED,
@@ -141,7 +142,6 @@ def close_output() -> None:
 
 # Set by the caller of DVC: the process with which the stage is to end, besides its parent.
 RUN_PID = "FEWTUNE_RUN_PID"
-_EVERY_S = 0.2
 
 
 def end_with_starter() -> None:
@@ -150,26 +150,16 @@ def end_with_starter() -> None:
     ``dvc repro`` runs a stage as its child, and ``fewtune run`` runs ``dvc repro``: killed with
     SIGKILL, both would leave the stage measuring on, for a result that nobody takes.
     """
-    # Only stages need it, and `fewtune --help` loads this file, too.
-    import psutil
-
-    def lives(process: psutil.Process) -> bool:
-        # A number may be another process's by now; psutil knows processes by their start.
-        try:
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
     parent, run = os.getppid(), os.environ.get(RUN_PID, "")
-    watched: set[psutil.Process] = set()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        watched = {psutil.Process(pid) for pid in (parent, int(run or parent))}
+    watched: list[Any] = []
+    with contextlib.suppress(ProcessLookupError):
+        watched = [os.pidfd_open(pid) for pid in {parent, int(run or parent)}]
     if not watched or is_orphan(parent):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def watch() -> None:
-        while all(map(lives, watched)):
-            time.sleep(_EVERY_S)
+        # Each becomes readable when its process ends.
+        select.select(watched, [], [])
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="starter", daemon=True).start()

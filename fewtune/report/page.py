@@ -69,7 +69,9 @@ class Page:
         for each in self.results:
             parts += _of_result(each)
         if self.overlap:
-            parts += ["<h2>Overlap of the tuning spaces</h2>", _picture(self.overlap)]
+            png = base64.b64encode(self.overlap).decode()
+            parts.append("<h2>Overlap of the tuning spaces</h2>")
+            parts.append(f'<img alt="" src="data:image/png;base64,{png}">')
         if self.earlier:
             parts += ["<h2>Earlier results</h2>", _table(self.earlier)]
         parts.append("<h2>Conditions</h2>")
@@ -158,10 +160,6 @@ def _svg(figure: Any, name: str) -> str:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     return text[text.index("<svg") :]
-
-
-def _picture(png: bytes) -> str:
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
 
 
 def _text(line: str) -> str:

@@ -417,6 +417,7 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
     """One result's latencies and kernels, with their conditions."""
     latencies = latency_table(report.variants.items())
     over_untuned = report.speedup_over_untuned
+    shapes = f"{shapes_table(report.shapes).markdown()}\n" if report.shapes else ""
     return (
         f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
         f"{_disturbed_text(report.disturbed)}"
@@ -425,7 +426,7 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"{_over('onnxruntime', report.speedup_over_onnxruntime)}"
         f"{_over('OpenVINO', report.speedup_over_openvino)}; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
-        f"{_shapes_text(report)}{_peak_text(report)}{steps_markdown(report.steps)}"
+        f"{shapes}{_peak_text(report)}{steps_markdown(report.steps)}"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
         f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"
@@ -452,10 +453,6 @@ def shapes_table(shapes: Sequence[ShapeLatency]) -> Table:
         )
     heads = ["shape", "tuned ms", *(f"{name} ms" for name in peers), "x over onnxruntime"]
     return Table(heads, rows)
-
-
-def _shapes_text(report: BenchmarkReport) -> str:
-    return f"{shapes_table(report.shapes).markdown()}\n" if report.shapes else ""
 
 
 def _over(peer: str, over: Spread | None) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
@@ -224,7 +225,7 @@ class Worker:
         held_bytes = self.timer.buffers.held_bytes
         if self._checker is not None:
             held_bytes += self._checker.held_bytes
-        return resident_bytes() - held_bytes
+        return psutil.Process().memory_info().rss - held_bytes
 
 
 def is_usable(device: Any) -> bool:
@@ -235,10 +236,3 @@ def is_usable(device: Any) -> bool:
     except Exception:  # noqa: BLE001 (any exception means that it does not answer)
         return False
     return True
-
-
-def resident_bytes() -> int:
-    """Memory that this process holds."""
-    with open("/proc/self/statm") as stream:
-        pages = int(stream.read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
