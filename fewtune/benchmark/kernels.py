@@ -123,7 +123,11 @@ def kernel_rows(
         The machine's peak, if it was measured.
     """
     calls = result.calls
-    latencies_ms = _in_model_ms(result, samples_s) if samples_s else _alone_ms(result)
+    shared, lines = result.shared, list[TunedTask | SharedTask](result.tuned.tasks)
+    lines += [*shared.representatives, *shared.tasks]
+    latencies_ms = {line.task: line.known_ms for line in lines if line.known_ms is not None}
+    if samples_s:
+        latencies_ms = _in_model_ms(result, samples_s)
     whole_ms = sum(each_ms * calls[name] for name, each_ms in latencies_ms.items())
     schedules, donors = _schedules(result), {line.task: line.donor for line in result.shared.tasks}
     rows = []
@@ -157,12 +161,6 @@ def _in_model_ms(result: StepResults, samples_s: KernelSamples) -> dict[str, flo
         name = result.compiled.other_names.get(kernel, kernel)
         whole_ms[name] += 1e3 * statistics.median(taken_s)
     return {name: whole_ms[name] / count for name, count in result.calls.items() if whole_ms[name]}
-
-
-def _alone_ms(result: StepResults) -> dict[str, float]:
-    tuned, shared = result.tuned, result.shared
-    lines: list[TunedTask | SharedTask] = [*tuned.tasks, *shared.representatives, *shared.tasks]
-    return {line.task: line.known_ms for line in lines if line.known_ms is not None}
 
 
 def _schedules(result: StepResults) -> dict[str, Any]:

@@ -80,11 +80,6 @@ NOT_THERE = "onnxruntime ran on the processor: its CUDA provider is not installe
 THERE = "onnxruntime ran on its CUDA provider, in fp32 without TF32, its inputs on the GPU"
 
 
-def has_provider() -> bool:
-    """Whether the onnxruntime that is installed knows CUDA."""
-    return _PROVIDER in onnxruntime.get_available_providers()
-
-
 class CudaSession:
     """onnxruntime on the first GPU, its inputs and outputs there.
 
@@ -101,6 +96,8 @@ class CudaSession:
     """
 
     def __init__(self, model: Path, feeds: dict[str, np.ndarray]) -> None:
+        if _PROVIDER not in onnxruntime.get_available_providers():
+            raise InputError(NOT_THERE)
         preload: Callable[[], None] = getattr(onnxruntime, "preload_dlls", lambda: None)
         preload()
         onnxruntime.disable_telemetry_events()

@@ -216,8 +216,7 @@ class Variants:
             try:
                 first = peers.CudaSession(self._model, feeds)
             except InputError as error:
-                known = peers.has_provider()
-                self.remarks.append(str(error) if known else peers.NOT_THERE)
+                self.remarks.append(str(error))
             else:
                 self.remarks.append(peers.THERE)
                 # One session only: another would hold a second copy of the weights on the GPU.

@@ -190,11 +190,6 @@ class Runtime:
         return " ".join(": ".join(texts).split())
 
 
-def tensor_at(handle: int) -> DLTensor:
-    """The fields of a tensor, which may be written."""
-    return DLTensor.from_address(handle + _HEADER_BYTES)
-
-
 def addresses_in(given: Any) -> list[int]:
     """Where the tensors that a call gave have their numbers: of one, or of an array of them."""
     kind = given.kind if isinstance(given, Object) else _NONE
@@ -383,7 +378,8 @@ class _Slot:
             )
         )
         self.tensor = machine.runtime.tensor(self._managed)
-        self.fields = tensor_at(self.tensor.handle)
+        # The fields of TVM's own struct, which may be written.
+        self.fields = DLTensor.from_address(self.tensor.handle + _HEADER_BYTES)
 
     def take(self, array: np.ndarray) -> None:
         """Hold an array's values for the next call; the array stays until its end."""

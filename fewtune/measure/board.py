@@ -114,10 +114,20 @@ def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
     # A virtual machine of TVM is part of a reference cycle: until collected, it holds its board.
     gc.collect()
     deadline_s = time.monotonic() + wait_s
-    while not (known := _known(address)).hosts or known.free == 0:
-        if time.monotonic() > deadline_s:
-            raise MachineError(_missing(address, known))
-        time.sleep(_POLL_S)
+    while not (known := _known(address)).free:
+        if time.monotonic() <= deadline_s:
+            time.sleep(_POLL_S)
+        elif known.hosts:
+            raise MachineError(
+                f"all {len(known.hosts)} servers of {address} are taken: wait until one is free, "
+                "or end who holds it"
+            )
+        else:
+            raise MachineError(
+                f"the tracker at {address.host}:{address.port} has no server of key "
+                f"{address.key!r}; its keys: {', '.join(known.keys) or 'none'} (a server that is "
+                "taken may not show)"
+            )
     return known
 
 
@@ -142,18 +152,6 @@ def _known(address: BoardAddress) -> Known:
         hosts.setdefault(key, []).append(str(server["addr"][0]))
     free = int(summary["queue_info"].get(address.key, {}).get("free", 0))
     return Known(hosts.get(address.key, []), free, sorted(hosts))
-
-
-def _missing(address: BoardAddress, known: Known) -> str:
-    if known.hosts:
-        return (
-            f"all {len(known.hosts)} servers of {address} are taken: wait until one is free, or "
-            "end who holds it"
-        )
-    return (
-        f"the tracker at {address.host}:{address.port} has no server of key {address.key!r}; its "
-        f"keys: {', '.join(known.keys) or 'none'} (a server that is taken may not show)"
-    )
 
 
 def reserve(address: BoardAddress, threads: int = 1) -> Any:

@@ -34,7 +34,8 @@ def record_of(
     JournalError
         If its trace is none of its task's.
     """
-    arguments = [plain(info.as_json()) for info in _args_info(workload.mod)]
+    given = ms.arg_info.ArgInfo.from_prim_func(workload.mod["main"])
+    arguments = [plain(info.as_json()) for info in given]
     target_config = plain(json.loads(str(target)))
     record = [trial.trace, trial.run_s or [1e10], target_config, arguments]
     try:
@@ -55,10 +56,6 @@ def read_trace(
 ) -> tvm.s_tir.schedule.Trace:
     """A trial's trace as TVM's object."""
     return record_of(trial, ms.database.Workload(module), target).trace
-
-
-def _args_info(module: tvm.IRModule) -> list[ms.arg_info.ArgInfo]:
-    return list(ms.arg_info.ArgInfo.from_prim_func(module["main"]))
 
 
 def write_database(
