@@ -133,12 +133,11 @@ def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
 
 def _known(address: BoardAddress) -> Known:
     """A tracker's summary."""
-    host_and_port = (address.host, address.port)
     try:
         # TVM's client tries for a minute where nobody listens, and waits for any answer for ever.
-        socket.create_connection(host_and_port, ANSWER_S).close()
+        socket.create_connection((address.host, address.port), ANSWER_S).close()
         socket.setdefaulttimeout(ANSWER_S)
-        summary = tvm.rpc.connect_tracker(*host_and_port).summary()
+        summary = tvm.rpc.connect_tracker(address.host, address.port).summary()
     except (OSError, ValueError, RuntimeError) as error:
         raise MachineError(
             f"no TVM tracker answers at {address.host}:{address.port} ({error}): start one with "
