@@ -131,8 +131,10 @@ def without_layout_block(module: tvm.IRModule) -> tvm.IRModule:
     """A scheduled kernel that takes its weights as `fold` lays them out."""
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    # Its loops stay, without a body: TVM removes them when it compiles.
-    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    # The block's loops stay, without a body: TVM removes them when it compiles.
+    left = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)["main"]
+    # Made anew, the kernel has the type of its new arguments.
+    return tvm.IRModule({"main": left.with_body(left.body)})
 
 
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
