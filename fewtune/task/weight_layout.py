@@ -65,8 +65,7 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
         given = function.params
-        straight = sorted(place for place in places if reads_straight(function, given[place]))
-        if straight:
+        if straight := sorted(p for p in places if reads_straight(function, given[p])):
             marked.update_func(lowered.get_global_var(name), function.with_attr(FREE, straight))
     return marked
 
@@ -196,9 +195,7 @@ class _Folding(relax.PyExprMutator):
 
 
 def _is_weight(value: relax.Expr) -> bool:
-    if not is_constant(value):
-        return False
-    return sum(extent > 1 for extent in value.value.shape) >= _ORDERED_AXES
+    return is_constant(value) and sum(each > 1 for each in value.value.shape) >= _ORDERED_AXES
 
 
 def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
