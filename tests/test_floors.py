@@ -262,7 +262,7 @@ BUDGETS = {
     "similarity": 97,
     "steps": 231,
     "storage": 263,
-    "task": 492,
+    "task": 490,
     "timing": 307,
     "trial": 147,
     "tuning": 1007,
