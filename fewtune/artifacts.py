@@ -235,17 +235,10 @@ class ImportReport(Artifact):
     nodes_simplified: int
     layout: Literal["NHWC", "NCHW"]
     layout_note: str
-    # Bytes of the ONNX model's weights; None in reports of earlier versions.
-    weight_bytes: int | None = None
     # Convolutions by Winograd's transforms.
     winograd: int = 0
-    # Bytes that their transformed weights add to the library.
-    winograd_bytes: int = 0
     # Convolutions with filters of zeros added, products with rows or so.
     padded: int = 0
-    # Operations that those products need less than the plain sums, without what added filters and
-    # rows take.
-    saved_flops: float = 0
     # Optional steps that failed on it, each with its reason.
     left_out: list[str] = []
     # Layout transposes left in the lowered module.

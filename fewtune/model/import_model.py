@@ -34,7 +34,6 @@ from fewtune.model.lower import (
     lower_checked,
 )
 from fewtune.model.one_module import one_module
-from fewtune.model.passes.winograd import Winograd
 from fewtune.model.registration import Sizes
 from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
 from fewtune.onnx_graph import simplify as prepare
@@ -380,9 +379,9 @@ def _report(
 ) -> ImportReport:
     counts = call_counts(made.module)
     notes = [*padding_notes(bound.model), *comparison.notes]
-    if made.winograd.chosen and comparison.reference.rare:
+    if made.winograd.count and comparison.reference.rare:
         notes.append(
-            f"Winograd's transforms compute {len(made.winograd.chosen)} convolutions: an infinite "
+            f"Winograd's transforms compute {made.winograd.count} convolutions: an infinite "
             "or huge element spreads over its tile (direct sums: `import_model.winograd: never`, "
             f"or {asked('inputs')} with such elements)"
         )
@@ -391,6 +390,13 @@ def _report(
         notes.append(
             f"recurrent layers whose steps are all computed by one kernel: {layers}; that kernel "
             "has a fixed schedule, so it is no task, and is in no table of tasks"
+        )
+    left_out = [f"{step}: {reason}" for step, reason in made.left_out.items()]
+    if made.winograd.reduced:
+        left_out.append(
+            f"the fastest transform of {made.winograd.reduced} convolutions: with it the library "
+            f"would hold more than {options.most_growth:g} times the weights of the ONNX model "
+            "(compile.most_growth)"
         )
     is_transpose = re.compile(r"(fused_)?transpose").match
     return ImportReport(
@@ -407,31 +413,15 @@ def _report(
         nodes_simplified=len(made.simplified.model.graph.node),
         layout=made.layout,
         layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
-        weight_bytes=made.weight_bytes,
-        winograd=len(made.winograd.chosen),
-        winograd_bytes=made.winograd.added_bytes,
-        padded=len(made.padding.chosen),
-        saved_flops=made.winograd.saved_flops - made.padding.added_flops,
-        left_out=[
-            *(f"{step}: {reason}" for step, reason in made.left_out.items()),
-            *_reduced(made.winograd, options.most_growth),
-        ],
+        winograd=made.winograd.count,
+        padded=made.padding.count,
+        left_out=left_out,
         transposes=sum(count for kernel, count in counts.items() if is_transpose(kernel)),
         allowances=made.found.allowances,
         max_error=made.found.max_error,
         max_relative_error=made.found.max_relative_error,
         notes=notes,
     )
-
-
-def _reduced(winograd: Winograd, most_growth: float) -> list[str]:
-    """A line if convolutions are computed with smaller tiles, or directly, for their weights."""
-    if not winograd.reduced:
-        return []
-    return [
-        f"the fastest transform of {winograd.reduced} convolutions: with it the library would hold "
-        f"more than {most_growth:g} times the weights of the ONNX model (compile.most_growth)"
-    ]
 
 
 def _binding(

@@ -96,9 +96,9 @@ def lower(
     layout : {"NHWC", "NCHW"}
         Layout that 2-D convolutions run in.
     winograd : Winograd, optional
-        Computes 3x3 convolutions in NHWC by transforms, and records them.
+        Computes 3x3 convolutions in NHWC by transforms, and counts them.
     padding : Padding, optional
-        Pads, in NHWC, the filters of convolutions and the extents of products, and records them.
+        Pads, in NHWC, the filters of convolutions and the extents of products, and counts them.
     steps : OptionalSteps, optional
         Which of `LOWERINGS` to use; all by default.
 
@@ -220,9 +220,9 @@ def _legalizers(
 ) -> dict[str, Any]:
     """Legalizers by operator; each is an optional step that falls back on the one before it."""
     found: dict[str, Any] = {
-        **legalizers.legalize_once(),
+        **{name: legalizers.once(usual) for name, usual in folding.legalizers().items()},
         resize.OPERATOR: resize.legalized,
-        **legalizers.safe_indices(),
+        **legalizers.SAFE_INDICES,
     }
 
     def add(step: str, operator: str, make: Callable[..., Any], *given: Any) -> None:
@@ -296,8 +296,6 @@ class Lowered(Generic[Found]):
     layout : {"NHWC", "NCHW"}
     winograd, padding
         What was computed by transforms, and what was padded.
-    weight_bytes : int
-        Of the model as given.
     left_out : dict of str
         Optional steps that failed on this model, or are not used, with the reason.
     """
@@ -308,7 +306,6 @@ class Lowered(Generic[Found]):
     layout: Layout
     winograd: Winograd
     padding: Padding
-    weight_bytes: int
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -374,7 +371,7 @@ def lower_checked(
         executable = _built(scheduled, here)
         at("comparing outputs with onnxruntime's")
         found = check(CompiledModel(executable, here))
-        return Lowered(lowered, found, simplified, layout, winograd, padding, weight_bytes)
+        return Lowered(lowered, found, simplified, layout, winograd, padding)
 
     try:
         if has_own_device(target) and has_float16(given.model):
@@ -465,12 +462,12 @@ def unsupported_nodes(model: ModelProto, target: tvm.target.Target) -> list[Unsu
     nodes : list of UnsupportedNode
         In the order of the graph.
     """
-    values = {value.name: value for value in [*model.graph.input, *model.graph.value_info]}
-    values |= {value.name: value for value in model.graph.output}
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    graph = model.graph
+    values = {value.name: value for value in [*graph.input, *graph.value_info, *graph.output]}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
     reasons: dict[Hashable, str | None] = {}
     found = []
-    for node in model.graph.node:
+    for node in graph.node:
         alone = _alone(model, node, values, weights)
         if alone is None:
             continue
@@ -484,8 +481,8 @@ def unsupported_nodes(model: ModelProto, target: tvm.target.Target) -> list[Unsu
                 reasons[key] = _OPEN_SIZE if any(m in line for m in _OPEN_SIZE_MARKS) else line
         reason = reasons.get(key)
         if reason is not None:
-            name = node.name or next((output for output in node.output if output), "unnamed")
-            found.append(UnsupportedNode(node=name, operator=operator_name(node), reason=reason))
+            operator = operator_name(node)
+            found.append(UnsupportedNode(node=node.name, operator=operator, reason=reason))
     return found
 
 

@@ -324,8 +324,6 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
             raise InputError(f"{path}: external data cannot be read: {error}") from None
         digest = digest_of(path, locations)
     samples = read_samples(folder / source.inputs) if source.inputs is not None else None
-    for each in source.one_by_one():
-        input_shapes(model, each.shapes, each.dimensions, each.constants)
     if samples is not None:
         sample_shapes(model, samples, source.shapes, source.constants)
     return LoadedModel(name, model, source, digest, opset_of(model), samples)

@@ -32,7 +32,6 @@ import tvm_ffi
 from fewtune.model.passes.relax_calls import FLOAT, Legalizer, extents_of
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.schedule.tiling import round_up, vector_width
-from fewtune.tvm_compat import folding
 from fewtune.tvm_compat.values import is_constant
 
 _TAKE, _SCATTER = "relax.take", "relax.scatter_elements"
@@ -40,11 +39,6 @@ _ALONG_AXIS = ("relax.gather_elements", _SCATTER)
 _GRID = "relax.image.grid_sample"
 _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
 _OUTSIDE = 10_000
-
-
-def safe_indices() -> dict[str, Legalizer]:
-    """Legalizers by operator, for `relax.transform.LegalizeOps`."""
-    return dict.fromkeys((_TAKE, *_ALONG_AXIS, *_BY_TUPLES, _GRID), _legalized)
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -63,6 +57,12 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     indices = builder.emit_te(nearest, call.args[1])
     arguments = [call.args[0], indices, *call.args[2:]]
     return usual(builder, relax.Call(call.op, arguments, call.attrs, call.ty_args))
+
+
+# By operator, for `relax.transform.LegalizeOps`.
+SAFE_INDICES: dict[str, Legalizer] = dict.fromkeys(
+    (_TAKE, *_ALONG_AXIS, *_BY_TUPLES, _GRID), _legalized
+)
 
 
 def _index(call: relax.Call, indices: te.Tensor, place: tuple[Any, ...]) -> Any:
@@ -188,12 +188,8 @@ def _softmax(data: te.Tensor, lanes: int) -> te.Tensor:
     return te.compute(data.shape, lambda *at: powers(*at) / total(*at[:-1]), name="softmax")
 
 
-def legalize_once() -> dict[str, Legalizer]:
-    """TVM's own legalizers by operator; each remembers the kernels that it has made."""
-    return {name: _remembering(usual) for name, usual in folding.legalizers().items()}
-
-
-def _remembering(usual: Legalizer) -> Legalizer:
+def once(usual: Legalizer) -> Legalizer:
+    """One of TVM's own legalizers, which remembers the kernels that it has made."""
     made: dict[Hashable, relax.Call] = {}
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

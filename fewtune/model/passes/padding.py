@@ -74,11 +74,6 @@ class Filters:
         return round_up(self.filters, self.lanes)
 
     @property
-    def added_flops(self) -> int:
-        """Operations of the added filters."""
-        return 2 * self.points * self.depth * (self.padded - self.filters)
-
-    @property
     def gains(self) -> bool:
         """Whether padding is expected to pay."""
         flops = 2 * self.points * self.depth * self.filters
@@ -88,7 +83,8 @@ class Filters:
         speed = _PART_VECTOR if has_vectors else _NO_VECTOR
         # With padding, the result is written and read once more.
         more = self.points * (self.padded + self.filters)
-        after = cost_bytes(flops + self.added_flops, FLOAT32_BYTES * (moved + more), calls=2)
+        flops_padded = 2 * self.points * self.depth * self.padded
+        after = cost_bytes(flops_padded, FLOAT32_BYTES * (moved + more), calls=2)
         before = cost_bytes(flops / speed, FLOAT32_BYTES * moved)
         return self.padded > self.filters and after < _LEAST_GAIN * before
 
@@ -132,12 +128,6 @@ class Product:
         return padded_rows(self.rows, self.padded_columns, self.traits, FLOAT)
 
     @property
-    def added_flops(self) -> int:
-        """Operations of the added rows and columns; a multiplication and an addition are two."""
-        more = self.padded_rows * self.padded_columns - self.rows * self.columns
-        return 2 * self.count * self.depth * more
-
-    @property
     def gains(self) -> bool:
         """Whether padding is expected to pay."""
         given, padded = (self.rows, self.columns), (self.padded_rows, self.padded_columns)
@@ -165,15 +155,10 @@ class Product:
 
 
 class Padding:
-    """Legalizes convolutions and products with padding where that pays, and records them."""
+    """Legalizes convolutions and products with padding where that pays, and counts them."""
 
     def __init__(self) -> None:
-        self.chosen: list[Filters | Product] = []
-
-    @property
-    def added_flops(self) -> int:
-        """Operations on all padding."""
-        return sum(each.added_flops for each in self.chosen)
+        self.count = 0
 
     def convolutions(self, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
         """Pad the filters of ``relax.nn.conv2d``; ``fallback`` legalizes padded ones as well."""
@@ -182,7 +167,7 @@ class Padding:
             filters = filters_of(call, traits)
             if filters is None or not filters.gains:
                 return fallback(builder, call)
-            self.chosen.append(filters)
+            self.count += 1
             operands = [call.args[0], _wider(call.args[1], filters.padded)]
             whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
             return without_padding(builder, fallback(builder, whole), call)
@@ -196,7 +181,7 @@ class Padding:
             product = product_of(call, traits)
             if product is None or not product.gains:
                 return fallback(builder, call)
-            self.chosen.append(product)
+            self.count += 1
             first, second = call.args
             if product.is_weighted:
                 operands = [first, _wider(second, product.padded_columns)]

@@ -385,7 +385,7 @@ def tiles_within(counts: Mapping[Convolution, int], most_bytes: float) -> dict[C
 
 
 class Winograd:
-    """Legalizes convolutions by transforms where that pays, and records them with their tiles.
+    """Legalizes convolutions by transforms where that pays, and counts them.
 
     Parameters
     ----------
@@ -396,19 +396,9 @@ class Winograd:
     def __init__(self, most_bytes: float = math.inf) -> None:
         self._room = most_bytes
         self._planned: dict[Convolution, int] = {}
-        self.chosen: list[tuple[Convolution, int]] = []
+        self.count = 0
         # Convolutions with a smaller tile than the best, or none.
         self.reduced = 0
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes of transformed weights beyond those of plain weights."""
-        return sum(added_bytes(*each) for each in self.chosen)
-
-    @property
-    def saved_flops(self) -> int:
-        """Operations that direct convolution would need in addition, over all chosen ones."""
-        return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
 
     def plan(self, module: tvm.IRModule, traits: CpuTraits | None) -> None:
         """Choose the tiles of all convolutions of a module within the bytes that they may add."""
@@ -441,7 +431,7 @@ class Winograd:
                 m = self._tiles({convolution: 1})[convolution]
             if not m:
                 return fallback(builder, call)
-            self.chosen.append((convolution, m))
+            self.count += 1
             return _by_transforms(builder, call, convolution, m)
 
         return legalized

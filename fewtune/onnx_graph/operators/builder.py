@@ -316,10 +316,11 @@ class GraphBuilder:
         return self.op("Transpose", [data], output, perm=list(order))
 
     def cast(self, data: str, element_type: int, output: str | None = None) -> str:
-        """Convert elements to another ONNX type."""
-        if output is None and self.element_type(data) == element_type:
-            return data
-        return self.op("Cast", [data], output, to=element_type)
+        """Convert elements to another ONNX type; those of weights at once."""
+        if output is not None:
+            return self.op("Cast", [data], output, to=element_type)
+        is_same = self.element_type(data) == element_type
+        return data if is_same else self.fold("Cast", [data], to=element_type)
 
     def on_axes(
         self,

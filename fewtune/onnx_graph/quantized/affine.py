@@ -140,16 +140,9 @@ def _scaled(graph: GraphBuilder, data: str, factor: np.ndarray, offset: np.ndarr
 # Plain operators, for other types, scales along an axis, and scales that are not constant
 
 
-def floats(graph: GraphBuilder, value: str) -> str:
-    """A value cast to float32."""
-    if graph.element_type(value) == TensorProto.FLOAT:
-        return value
-    return graph.fold("Cast", [value], to=TensorProto.FLOAT)
-
-
 def along(graph: GraphBuilder, vector: str, rank: int, axis: int) -> str:
     """A scale or zero point in float32, reshaped to broadcast along an axis, or to a scalar."""
-    shape, vector = graph.shape(vector), floats(graph, vector)
+    shape, vector = graph.shape(vector), graph.cast(vector, TensorProto.FLOAT)
     if shape is None or int(np.prod(shape)) == 1:
         return graph.fold("Reshape", [vector, graph.constant(np.zeros(0), np.int64)])
     if len(shape) != 1:
@@ -161,7 +154,7 @@ def along(graph: GraphBuilder, vector: str, rank: int, axis: int) -> str:
 
 def centered(graph: GraphBuilder, data: str, zero_point: str, axis: int = 1) -> str:
     """Quantized integers less their zero point, in float32."""
-    result = floats(graph, data)
+    result = graph.cast(data, TensorProto.FLOAT)
     if not _shifts(graph, zero_point):
         return result
     return graph.fold("Sub", [result, along(graph, zero_point, len(graph.shape(data)), axis)])

@@ -123,11 +123,9 @@ def _bounded(walk: Walk, node: NodeProto, least: float, most: float) -> bool:
 
 def _clip(walk: Walk, node: NodeProto) -> bool:
     """A ``Clip`` with constant bounds."""
-    given = attributes_of(node)
     bounds: list[float] = []
-    names = optional(node.input[1:], 2)
-    for name, key, default in zip(names, ("min", "max"), (-np.inf, np.inf), strict=True):
-        value = number(walk.graph, name) if name else given.get(key, default)
+    for name, none in zip(optional(node.input[1:], 2), (-np.inf, np.inf), strict=True):
+        value = number(walk.graph, name) if name else none
         if value is None or np.isnan(value):
             return False
         bounds.append(float(value))

@@ -263,5 +263,5 @@ def _exact_product(graph: GraphBuilder, left: str, right: str) -> str:
     if weights is not None:
         largest = np.abs(weights).sum(max(0, weights.ndim - 2)).max(initial=0)
     if largest * MOST_OF_BYTE > EXACT:
-        left, right = (graph.fold("Cast", [e], to=TensorProto.INT32) for e in (left, right))
+        left, right = (graph.cast(each, TensorProto.INT32) for each in (left, right))
     return graph.op("MatMul", [left, right])

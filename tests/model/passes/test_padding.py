@@ -51,19 +51,13 @@ def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filter
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "depth"),
-    [
-        ({"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}, 128),
-        ({"strides": [2, 2]}, 9 * 128),
-    ],
+    "settings", [{"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}, {"strides": [2, 2]}]
 )
-def test_a_padded_convolution_gives_the_same_result(settings, depth, tmp_path):
+def test_a_padded_convolution_gives_the_same_result(settings, tmp_path):
     model = convolution_model((40, 40), channels=128, filters=75, **settings)
     report = imported(model, tmp_path)
     assert (report.padded, report.winograd) == (1, 0)
     assert report.max_relative_error < BOUND
-    points = int(np.prod(report.outputs[0].shape)) // 75
-    assert report.saved_flops == -2 * points * depth * 5
     lowered = read_lowered(tmp_path / "import")
     tasks = {task.info.operator: task.info for task in extract_tasks(lowered)}
     assert tasks["conv2d"].shapes[-1][-1] == 80
@@ -139,7 +133,6 @@ def test_padded_attention_gives_the_same_result(tmp_path):
     model = attention(tokens)
     report = imported(model, tmp_path)
     assert report.padded == 2
-    assert report.saved_flops < 0
     assert report.max_relative_error < BOUND
     lowered = read_lowered(tmp_path / "import")
     target = tuned_tiny.target()

