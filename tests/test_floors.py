@@ -241,13 +241,13 @@ BUDGETS = {
     "compile": 650,
     "deploy": 858,
     "fleet": 496,
-    "loose": 1003,
+    "loose": 1000,
     "machine": 333,
     "measure": 508,
-    "model": 3266,
+    "model": 3239,
     "model_check": 208,
     "prediction": 353,
-    "onnx_graph": 3743,
+    "onnx_graph": 3738,
     "predictor": 693,
     "process": 878,
     "progress": 120,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 556,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16565}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16557}
 
 
 def code_lines(path: Path) -> int:
