@@ -331,6 +331,7 @@ class Bound:
 
     def __init__(self, machine: Machine, function: Function) -> None:
         self.function = function
+        self.elements = sum(int(np.prod(spec.shape)) for spec in function.inputs)
         named = [] if function.name == function.function else [f"{function.name}:"]
         shapes = (f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in function.inputs)
         self.text = " ".join([*named, *shapes])

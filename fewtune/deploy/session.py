@@ -19,37 +19,27 @@ from fewtune.deploy.runtime import DTYPES, Bound, Machine, TVMError, runtime
 from fewtune.errors import InputError, MachineError, last_line
 
 
-def padding_for(note: Note, arrays: Sequence[np.ndarray]) -> tuple[Function, dict[str, int]] | None:
-    """The smallest function that the arrays can be padded for, and each dimension's size as given.
+def growth_for(
+    function: Function, arrays: Sequence[np.ndarray], note: Note
+) -> dict[str, int] | None:
+    """How much each paddable dimension grows for a function to serve arrays; None if it cannot.
 
-    None without one. Only dimensions that the user declared paddable grow, each alike in every
-    input that has it.
+    Only dimensions that the user declared paddable grow, each alike in every input that has it.
     """
-    names = [spec.name for spec in note.functions[0].inputs]
-    given = dict(zip(names, (array.shape for array in arrays), strict=True))
-    sizes: dict[str, int] = {}
-    for each in note.paddable:
-        found = {given[name][axis] for name, axis in each.inputs.items() if len(given[name]) > axis}
-        if len(found) != 1:
+    growth: dict[str, int] = {}
+    for spec, array in zip(function.inputs, arrays, strict=True):
+        if array.ndim != len(spec.shape):
             return None
-        sizes[each.name] = found.pop()
-    axes = {(name, axis) for each in note.paddable for name, axis in each.inputs.items()}
-
-    def takes(function: Function) -> bool:
-        return all(
-            len(given[spec.name]) == len(spec.shape)
-            and all(
-                size == known or (size < known and (spec.name, axis) in axes)
-                for axis, (size, known) in enumerate(zip(given[spec.name], spec.shape, strict=True))
-            )
-            for spec in function.inputs
-        )
-
-    def elements(function: Function) -> int:
-        return sum(int(np.prod(spec.shape)) for spec in function.inputs)
-
-    fitting = [function for function in note.functions if takes(function)]
-    return (min(fitting, key=elements), sizes) if fitting else None
+        named = {each.inputs.get(spec.name): each.name for each in note.paddable}
+        for axis, known in enumerate(spec.shape):
+            more = known - array.shape[axis]
+            if axis in named:
+                fits = more >= 0 and growth.setdefault(named[axis], more) == more
+            else:
+                fits = more == 0
+            if not fits:
+                return None
+    return growth
 
 
 class Padded:
@@ -58,27 +48,25 @@ class Padded:
     Parameters
     ----------
     bound : Bound
-    sizes : mapping of str to int
-        Of the padded dimensions, as they were given.
+    growth : mapping of str to int
+        Of the padded dimensions (`growth_for`).
     note : Note
     """
 
-    def __init__(self, bound: Bound, sizes: Mapping[str, int], note: Note) -> None:
-        self._bound, self._sizes, self._note = bound, sizes, note
-        self.function = replace(
-            bound.function, outputs=tuple(map(self._cut, bound.function.outputs))
-        )
+    def __init__(self, bound: Bound, growth: Mapping[str, int], note: Note) -> None:
+        self._bound, self._growth, self._note = bound, growth, note
         self.text = f"{bound.text}, padded"
+        outputs = tuple(map(self._cut, bound.function.outputs))
+        self.function = replace(bound.function, outputs=outputs)
 
     def padded(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays filled up with the values that were declared."""
         made = []
         for spec, array in zip(self._bound.function.inputs, arrays, strict=True):
             for each in self._note.paddable:
-                axis = each.inputs.get(spec.name)
-                if axis is not None:
+                if spec.name in each.inputs:
                     widths = [(0, 0)] * array.ndim
-                    widths[axis] = (0, spec.shape[axis] - array.shape[axis])
+                    widths[each.inputs[spec.name]] = (0, self._growth[each.name])
                     array = np.pad(array, widths, constant_values=array.dtype.type(each.value))
             made.append(array)
         return made
@@ -93,7 +81,7 @@ class Padded:
         shape = list(spec.shape)
         for each in self._note.paddable:
             if spec.name in each.outputs:
-                shape[each.outputs[spec.name]] = self._sizes[each.name]
+                shape[each.outputs[spec.name]] -= self._growth[each.name]
         return replace(spec, shape=tuple(shape))
 
 
@@ -340,12 +328,12 @@ class InferenceSession:
         bound = self._bound.get(tuple(array.shape for array in arrays))
         if bound is not None:
             return bound, arrays
-        padding = padding_for(self.note, arrays)
-        if padding is not None:
-            function, sizes = padding
-            bound = self._bound[tuple(spec.shape for spec in function.inputs)]
-            padded = Padded(bound, sizes, self.note)
-            return padded, padded.padded(arrays)
+        # The smallest one that can be padded for.
+        for bound in sorted(self._bound.values(), key=lambda each: each.elements):
+            growth = growth_for(bound.function, arrays, self.note)
+            if growth is not None:
+                padded = Padded(bound, growth, self.note)
+                return padded, padded.padded(arrays)
         if self._fallback is None:
             raise InputError(_unlike(self.note.functions, arrays))
         with self._lock:
