@@ -108,7 +108,9 @@ class WorkerHandle:
             If the process has died since.
         """
         connection = self.connection
-        self._await_ready()
+        if not self._ready:
+            self._received(_START_S, "worker_crash", f"a worker did not start in {_START_S} s")
+            self._ready = True
         try:
             connection.send((method, arguments, named))
         except (BrokenPipeError, ConnectionResetError):
@@ -127,11 +129,9 @@ class WorkerHandle:
             If the system refused the worker room on a disk, or the like; or if it died on a full
             disk.
         """
-        status, value = self._received(timeout_s, timeout_cause, f"no answer in {timeout_s:g} s")
-        if status == "failed":
-            raise RequestFailedError(value)
-        if status == "machine":
-            raise MachineError(value)
+        value, fault = self._received(timeout_s, timeout_cause, f"no answer in {timeout_s:g} s")
+        if fault is not None:
+            raise fault
         return value
 
     def call(
@@ -157,11 +157,6 @@ class WorkerHandle:
             self._process.kill()
             self._process.wait()
         self._process = self._connection = None
-
-    def _await_ready(self) -> None:
-        if not self._ready:
-            self._received(_START_S, "worker_crash", f"a worker did not start in {_START_S} s")
-            self._ready = True
 
     def _received(self, timeout_s: float, cause: str, late: str) -> Any:
         """The next message; a worker that sends none in time is killed."""
@@ -194,18 +189,18 @@ def serve(kind: str) -> None:
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while True:
             method, arguments, named = connection.recv()
+            value: Any = None
+            raised: Exception | None = None
             try:
-                reply = ("ok", method(worker, *arguments, **named))
+                value = method(worker, *arguments, **named)
             except MemoryError:
-                reply = ("failed", "out of memory")
+                raised = RequestFailedError("out of memory")
             except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)
+                raised = RequestFailedError((str(fault).strip() or type(fault).__name__)[-2000:])
                 if isinstance(fault, OSError) and fault.errno in DISKS_FAULT:
                     # A full disk is no candidate's fault: it must not be noted as failed.
-                    reply = ("machine", disk_line(fault))
-                else:
-                    text = str(fault).strip() or type(fault).__name__
-                    reply = ("failed", text[-2000:])
-            connection.send(reply)
+                    raised = MachineError(disk_line(fault))
+            connection.send((value, raised))
 
 
 def call_all(
@@ -221,12 +216,12 @@ def call_all(
     WorkerLostError, RequestFailedError
         The first one, once all have answered.
     """
-
-    def call(handle: WorkerHandle, given: tuple[Any, ...]) -> Result:
-        return handle.call(timeout_s, method, *given)
-
     with ThreadPoolExecutor(len(handles)) as threads:
-        return list(threads.map(call, handles, arguments))
+        asked = [
+            threads.submit(handle.call, timeout_s, method, *given)
+            for handle, given in zip(handles, arguments, strict=True)
+        ]
+        return [each.result() for each in asked]
 
 
 # Workers that a batch may lose before they take a candidate.
