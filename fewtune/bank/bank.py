@@ -11,18 +11,10 @@ from fewtune.artifacts import Artifact, Fingerprint, Part, TaskInfo
 from fewtune.errors import InputError
 from fewtune.options import BankOptions
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.transfer import Donation
 from fewtune.similarity.similarity import DesignSpace, design_space, similarity_rate
-from fewtune.storage.database import (
-    LoggedWorkload,
-    digest,
-    log_info,
-    logs_below,
-    read_trace,
-    read_workloads,
-)
+from fewtune.storage.database import digest, log_info, logs_below, read_trace, read_workloads
 from fewtune.task.analysis import analyse
 
 
@@ -168,46 +160,31 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
             path: root.resolve().name if path == root else path.relative_to(root).as_posix()
             for path in logs_below(root, fingerprint, "banked")
         }
-    target = target_from_json(fingerprint.target)
-    kept = [
-        workload
-        for digest_, logged in read_workloads([*names]).items()
-        if (workload := _distil(digest_, logged, names, options, target)) is not None
-    ]
-    bank = Bank(
-        sources=[BankSource(name=name, digest=digest(path)[:16]) for path, name in names.items()],
-        entries=kept,
-    )
+    target, entries = target_from_json(fingerprint.target), []
+    for workload, logged in read_workloads([*names]).items():
+        donations: dict[Donation, float] = {}
+        for trial in logged.trials:
+            trace = read_trace(logged.module, trial, target)
+            # A default schedule has made no choices: there is nothing to move.
+            if len(donations) < options.best and sampling(trace):
+                donations.setdefault(Donation.of(trace), trial.outcome.median_s)
+        if not donations:
+            continue
+        cost = analyse(None, logged.module)
+        entry = BankEntry(
+            workload=workload,
+            origins=[names[path] for path in logged.logs],
+            operator=cost.operator,
+            flops=cost.flops,
+            fastest_ms=logged.trials[0].outcome.median_s * 1e3,
+            space=design_space(logged.module, target),
+            donations=list(donations),
+            latencies_ms=[time_s * 1e3 for time_s in donations.values()],
+        )
+        entries.append(entry)
+    sources = [BankSource(name=name, digest=digest(path)[:16]) for path, name in names.items()]
+    bank = Bank(sources=sources, entries=entries)
     bank.write(directory)
     if names:
         log_info(fingerprint).write(directory)
     return bank
-
-
-def _distil(
-    workload: str,
-    logged: LoggedWorkload,
-    names: dict[Path, str],
-    options: BankOptions,
-    target: tvm.target.Target,
-) -> BankEntry | None:
-    """What is kept of one workload; None if no schedule of it can be moved."""
-    donations: dict[Donation, float] = {}
-    for trial in logged.trials:
-        trace = read_trace(logged.module, trial, target)
-        # A default schedule has made no choices: there is nothing to move.
-        if len(donations) < options.best and sampling(trace):
-            donations.setdefault(Donation.of(trace), trial.outcome.median_s)
-    if not donations:
-        return None
-    cost = analyse(None, logged.module)
-    return BankEntry(
-        workload=workload,
-        origins=[names[path] for path in logged.logs],
-        operator=cost.operator,
-        flops=cost.flops,
-        fastest_ms=logged.trials[0].outcome.median_s * 1e3,
-        space=design_space(logged.module, target),
-        donations=list(donations),
-        latencies_ms=[time_s * 1e3 for time_s in donations.values()],
-    )

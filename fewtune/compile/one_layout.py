@@ -77,7 +77,10 @@ def share_layouts(
             continue
         if _total(weights, layouts) <= bound:
             return {}
-        for made in _alternatives(schedules, reading, largest, by_workload, database, target):
+        task, donor = (
+            by_workload.get(schedules.workloads[each.kernel]) for each in (reading, largest)
+        )
+        for made in _alternatives(task, donor, database, target) if task and donor else ():
             if (found := _layouts(made)).get(reading.place) == wanted:
                 schedules.take(reading.kernel, made)
                 layouts[reading.kernel] = found
@@ -135,18 +138,9 @@ def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
 
 
 def _alternatives(
-    schedules: KernelSchedules,
-    reading: _Reading,
-    largest: _Reading,
-    by_workload: Mapping[str, Task],
-    database: ms.database.Database,
-    target: tvm.target.Target,
+    task: Task, donor: Task, database: ms.database.Database, target: tvm.target.Target
 ) -> Iterator[tvm.tirx.PrimFunc]:
-    """Other schedules of a kernel: those in the log, and the largest shape's moved to it."""
-    task = by_workload.get(schedules.workloads[reading.kernel])
-    donor = by_workload.get(schedules.workloads[largest.kernel])
-    if task is None or donor is None:
-        return
+    """Other schedules of a task: those in the log, and the largest shape's moved to it."""
     for record in best_trials(database, task.mod, _MOST_RECORDS):
         schedule = tvm.s_tir.Schedule(task.mod)
         record.trace.apply_to_schedule(schedule, remove_postproc=False)

@@ -12,7 +12,6 @@ in the decisions: a few hundred steps teach no more.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
@@ -96,12 +95,8 @@ class Agent:
         self._values = np.linalg.lstsq(states, returns, rcond=None)[0]
 
 
-class _Action(NamedTuple):
-    """A change of one choice: of a tile from and to a level, of a category by -1 or 1."""
-
-    place: int
-    source: int
-    sink: int
+# A change of the choice at a place: of a tile from and to a level, of a category by -1 or 1.
+_Action = tuple[int, int, int]
 
 
 class Chameleon(AdaptiveSampling):
@@ -179,11 +174,11 @@ class _Paths:
 
 
 def _actions(program: Program) -> list[_Action]:
-    found = []
+    found: list[_Action] = []
     for place, choice in enumerate(program.choices):
         if len(choice.ways) > 1:
             levels = range(len(choice.default) if isinstance(choice.default, tuple) else 2)
-            found += [_Action(place, a, b) for a in levels for b in levels if a != b]
+            found += [(place, a, b) for a in levels for b in levels if a != b]
     return found
 
 

@@ -135,18 +135,13 @@ def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] |
             address: Any = 0
             for axis, size in zip(region.region, shape, strict=True):
                 address = address * size + evaluate(axis.min, values)
-            found.append(_walk(np.broadcast_to(address, steps.shape), extent))
+            strides = np.diff(np.broadcast_to(address, steps.shape))
+            stride = int(strides[0]) if extent > 1 else 0
+            breaks = np.flatnonzero(strides != stride)
+            found.append(Walk(stride, int(breaks[0]) + 1 if len(breaks) else max(extent, 1)))
     except NotAffineError:
         return None
     return found
-
-
-def _walk(addresses: np.ndarray, extent: int) -> Walk:
-    if extent <= 1:
-        return Walk(0, max(extent, 1))
-    steps = np.diff(addresses)
-    breaks = np.flatnonzero(steps != steps[0])
-    return Walk(int(steps[0]), int(breaks[0]) + 1 if len(breaks) else extent)
 
 
 def touched_elements(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
