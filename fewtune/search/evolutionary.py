@@ -81,13 +81,14 @@ class EvolutionarySearch(Explorer):
             pool += [child() for _ in range(looked_at // 2)]
         ranked = iter(guide.ordered(self.unknown(pool), self.times_s, rated))
         taken: set[Point] = set()
+
+        def promising() -> Point:
+            return next(ranked, None) or self.draw()
+
         if self.made_for_each > 1:
-            made = self.gather(
-                lambda: next(ranked, None) or self.draw(), self.made_for_each * count, taken
-            )
+            made = self.gather(promising, self.made_for_each * count, taken)
             return self.select(*self.scored(made), count)
-        unscored = round(_UNSCORED * count)
-        made = self.gather(lambda: next(ranked, None) or self.draw(), count - unscored, taken)
+        made = self.gather(promising, count - round(_UNSCORED * count), taken)
         return made + self.gather(self.draw, count - len(made), taken)
 
     def child_of(self, parents: list[Point]) -> Callable[[], Point]:

@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,9 +34,7 @@ def use_own_gpu() -> None:
     """
     if not has_nvidia_driver():
         return
-    named = filter(None, [os.environ.get("CUDA_PATH"), *_installed()])
-    toolkits = [*map(Path, named), *_wheels()]
-    found = next((each for each in toolkits if _library(each) and _headers(each)), None)
+    found = next((each for each in _toolkits() if _library(each) and _headers(each)), None)
     if found is not None:
         is_laid_out = (_include(found) / "cccl").is_dir()
         with suppress(OSError):
@@ -46,11 +45,15 @@ def use_own_gpu() -> None:
             return
 
 
-def _installed() -> list[str]:
-    """Where a toolkit may be installed."""
-    compiler = shutil.which("nvcc")
-    beside = [] if compiler is None else [str(Path(compiler).resolve().parents[1])]
-    return [*beside, "/usr/local/cuda"]
+def _toolkits() -> Iterator[Path]:
+    """Where a toolkit may be: the one that is named, installed ones, NVIDIA's wheels."""
+    if named := os.environ.get("CUDA_PATH"):
+        yield Path(named)
+    if compiler := shutil.which("nvcc"):
+        yield Path(compiler).resolve().parents[1]
+    yield Path("/usr/local/cuda")
+    if spec := importlib.util.find_spec("nvidia"):
+        yield from (Path(place) / "cu13" for place in spec.submodule_search_locations or [])
 
 
 def _library(toolkit: Path) -> Path | None:
@@ -92,10 +95,3 @@ def _link(toolkit: Path, root: Path) -> None:
     include.symlink_to(toolkit.absolute() / "include")
     for each in toolkit.absolute().iterdir():
         (root / each.name).symlink_to(each)
-
-
-def _wheels() -> list[Path]:
-    """Where NVIDIA's wheels lie, if they are installed."""
-    spec = importlib.util.find_spec("nvidia")
-    places = (spec.submodule_search_locations or []) if spec is not None else []
-    return [Path(place) / "cu13" for place in places]
