@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import secrets
 import statistics
 import sys
@@ -44,9 +45,8 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.job import Work
-from fewtune.tuning.session import TuneJob
-from fewtune.tuning.tune import run_session
+from fewtune.tuning.job import measured, packed
+from fewtune.tuning.tune import TuneJob
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
 
@@ -63,13 +63,15 @@ _LEFT: dict[str, list[str]] = {}
 def asleep(key: str, whole: dict[str, Any] | None) -> Answer:
     """A device that takes 50 ms a candidate, whatever it is, and no time for anything else."""
     if whole is not None:
-        names = [info["name"] for info, _ in whole["job"]["tasks"]]
+        names = [info.name for info, _ in pickle.loads(whole["job"]).tasks]
         _LEFT[key] = names * (_TRIALS // _BATCH)
     name = _LEFT[key].pop()
     time.sleep(SLEEP_S * _BATCH)
     trials = [{"trace": [secrets.token_hex(8)], "run_s": [1e-3]} for _ in range(_BATCH)]
     phases = {"run_s": SLEEP_S * _BATCH}
-    event = {"kind": "batch", "task": name, "phases": phases, "trials": trials}
+    tried = {"by_task": {name: trials}, "donors": {name: [None] * _BATCH}}
+    rest = {"finals": {}, "defaults": {}, "rest_s": 0.0, "phases": phases}
+    event = {"kind": "round", "round": "alone", **tried, **rest}
     return Answer("batch" if _LEFT[key] else "done", [event])
 
 
@@ -103,16 +105,15 @@ def throughput(devices: int) -> float:
     options = FingerprintOptions(device=workers.scheduler_address)
     own = fleet_fingerprint(options)
     tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
-    names = [task.info.name for task in tasks]
     tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
-    work = Work(TuneJob(names, tuning), tasks, own, {}, Path())
+    job = TuneJob(tasks=packed(tasks), fingerprint=own, options=tuning, journals=Path())
     with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
         while len(cluster.machines(class_of(own))) < devices:
             time.sleep(0.1)
         journal = Journal(Path(scratch) / "journal.jsonl", {})
         progress = Progress(stream=open(Path(scratch) / "said", "w"))  # noqa: SIM115
         began_s = time.perf_counter()
-        FleetRun(work, cluster, journal, progress, asleep).run()
+        FleetRun(job, cluster, journal, progress, asleep).run()
         return _TRIALS * _TASKS / (time.perf_counter() - began_s)
 
 
@@ -165,7 +166,6 @@ def board(model: str) -> dict[str, Any]:
         there = detect_fingerprint(FingerprintOptions(device=at, target=wanted))
         tasks = tasks_of(model, here, folder)
         largest = sorted(tasks, key=lambda task: -task.info.share)[:_BOARD_TASKS]
-        names = sorted(task.info.name for task in largest)
         options = TuneOptions(
             trials_per_task=8, batch_size=8, strategy="random", informed_start=False,
             predictor="never", start_from=str(folder / "none"), least_gain=0.0,
@@ -177,7 +177,8 @@ def board(model: str) -> dict[str, Any]:
             for name, own in pair if number % 2 == 0 else pair[::-1]:
                 journals = folder / f"{name}{number}"
                 journals.mkdir()
-                run_session(largest, TuneJob(names, options), own, journals)
+                given = {"tasks": packed(largest), "fingerprint": own, "options": options}
+                measured(TuneJob(**given, journals=journals), largest)
                 found[name] = times_of(journals)
             for task in found["here"].keys() & found["board"].keys():
                 of_here, of_board = found["here"][task], found["board"][task]
@@ -195,10 +196,11 @@ def times_of(journals: Path) -> dict[str, dict[str, float]]:
     times_s: dict[str, dict[str, float]] = {}
     for line in path.read_text().splitlines():
         event = json.loads(line.partition(" ")[2])  # after the checksum
-        for trial in event.get("trials", []) if event.get("kind") == "batch" else []:
-            if trial.get("run_s"):
-                of_task = times_s.setdefault(event["task"], {})
-                of_task[json.dumps(trial["trace"])] = statistics.median(trial["run_s"])
+        for task, trials in event.get("by_task", {}).items():
+            for trial in trials:
+                if trial.get("run_s"):
+                    of_task = times_s.setdefault(task, {})
+                    of_task[json.dumps(trial["trace"])] = statistics.median(trial["run_s"])
     return times_s
 
 

@@ -101,17 +101,18 @@ class Journals:
 
 
 def _trials(content: bytes) -> list[str]:
-    """The trials of a journal's batches by task and trace; a torn or foreign line holds none."""
+    """The trials of a journal's rounds by task and trace; a torn or foreign line holds none."""
     found = []
     for line in content.split(b"\n"):
         try:
             event = json.loads(line.partition(b" ")[2])
         except ValueError:
             continue
-        if isinstance(event, dict) and event.get("kind") == "batch":
-            for trial in event.get("trials") or []:
-                digest = zlib.crc32(json.dumps(trial["trace"]).encode())
-                found.append(f"{event.get('task')} {digest:08x}")
+        if isinstance(event, dict) and event.get("kind") == "round":
+            for task, trials in event["by_task"].items():
+                for trial in trials:
+                    digest = zlib.crc32(json.dumps(trial["trace"]).encode())
+                    found.append(f"{task} {digest:08x}")
     return found
 
 

@@ -98,7 +98,7 @@ APART = (
     "onnxslim",
     # Every process with a target of this machine's CPU parses these.
     "fewtune.runtime.tvm:register_own_intrinsics",
-    "fewtune.tuning.child_process",
+    "fewtune.tuning.job",
     "fewtune.workers.worker",
     "fewtune.workers.model_runner",
     "fewtune.tuning.session",

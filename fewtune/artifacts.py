@@ -456,7 +456,6 @@ class TunedTask(_Timed):
     """The result of tuning one task."""
 
     status: TuneStatus
-    tuning_s: float
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted", "interrupted"]
@@ -562,7 +561,7 @@ class PredictedTask(Part):
     # How much of its time another schedule may save, as far as the predictor can tell.
     spread: float
     # Points rated.
-    points: int
+    points: int = 0
     # The bank's log that knows the task, and the time there.
     origin: str | None = None
     known_ms: float | None = None

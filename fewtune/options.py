@@ -106,9 +106,6 @@ class TuneOptions(BaseModel, extra="forbid"):
         description="end the run when the next batch promises less than this part of the model's "
         "latency; full tuning (select_tasks method: all) spends its whole budget",
     )
-    allocation: Literal["gradient", "round_robin"] = Field(
-        default="gradient", description="how trials are spread over the tasks"
-    )
     start_from: str = Field(
         default="logs", description="folder of tuning logs whose best schedules are tried first"
     )

@@ -10,7 +10,7 @@ import pytest
 from fewtune.machine.device_lock import LOCK_FOLDER
 from fewtune.predictor import LEARNT_FOLDER
 
-# Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.child_process): products of
+# Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.job): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before TVM is loaded. Its threads spin for a tenth of a second after each call of a kernel, on

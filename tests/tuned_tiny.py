@@ -39,11 +39,9 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import merge
-from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks, write_tasks
-from fewtune.tuning.child_process import journal_path
-from fewtune.tuning.job import Work, Workplace
-from fewtune.tuning.task_state import TaskState
+from fewtune.tuning.job import SessionJob, Workplace, packed
+from fewtune.tuning.state import TaskState
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model
@@ -143,16 +141,21 @@ def pool() -> WorkerPool:
     return workers
 
 
-def _here(work: Work) -> list[dict[str, Any]]:
-    """Stand in for `child_process.supervise`, without the seconds that a child takes."""
-    path = journal_path(work.journal_directory, work.header)
-    journal = Journal(path, work.header)
-    device, progress = device_of(work.fingerprint), Progress()
-    work.job.run(Workplace(work.tasks, target(), journal, progress, pool(), device))
-    journal.close()
-    journal = Journal(path, work.header)
-    journal.close()
-    return journal.events
+def job_of(
+    kind: type[SessionJob], tasks: list[Task], journals: Path, options: TuneOptions, **more: Any
+) -> SessionJob:
+    """The work of a session on this machine."""
+    given = {"fingerprint": fingerprint(), "journals": journals, "options": options, **more}
+    return kind(tasks=packed(tasks), **given)
+
+
+def _here(job: SessionJob) -> list[dict[str, Any]]:
+    """Stand in for `job.supervise`, without the seconds that a child takes."""
+    with job.opened() as journal:
+        device = device_of(job.fingerprint)
+        job.measure(Workplace(job.unpacked(), journal, Progress(), pool(), device))
+    with job.opened() as journal:
+        return journal.events
 
 
 @cache
@@ -229,7 +232,7 @@ def one_round() -> AbstractContextManager[object]:
     """Within the block, each task has contenders once, whatever noise is taken for a gain."""
 
     def promised(states: Iterable[TaskState], *_: object) -> dict[str, float]:
-        return {state.task.info.name: float(not state.gains) for state in states}
+        return {state.name: float(not state.gains) for state in states}
 
     return mock.patch("fewtune.sharing.session.promises", promised)
 
@@ -237,7 +240,7 @@ def one_round() -> AbstractContextManager[object]:
 @contextmanager
 def in_this_process() -> Iterator[None]:
     """Within the block, tuning and sharing do their work in this process."""
-    with mock.patch("fewtune.tuning.child_process.supervise", _here):
+    with mock.patch("fewtune.tuning.job.supervise", _here):
         yield
 
 

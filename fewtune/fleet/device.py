@@ -22,26 +22,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import distributed
 
-from fewtune.artifacts import Fingerprint
+from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import InputError, MachineError
 from fewtune.fleet.worker import RESOURCE, Answer, carry_out, class_of, describe
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import Here, device_of
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task
-from fewtune.tuning.child_process import MeasuringJob, journal_path, packed
-from fewtune.tuning.job import SessionJob, Work
-from fewtune.tuning.run_state import RunState
-from fewtune.tuning.session import TuneJob
-from fewtune.tuning.task_state import crash_text
+from fewtune.tuning.job import SessionJob
+from fewtune.tuning.state import RunState, Start, crash_text
+from fewtune.tuning.tune import TuneJob
 
 LOCAL = "local:"
 _CONNECT_S, _DESCRIBE_S = 5, 60
@@ -228,16 +225,13 @@ _MOST_LOSSES = 5
 _ANSWER_S = 1.0
 
 
-def on_fleet(work: Work) -> list[dict[str, Any]]:
-    """Carry work out on a fleet; as `fewtune.tuning.child_process.supervise`."""
-    path, fingerprint = journal_path(work.journal_directory, work.header), work.fingerprint
-    journal, progress = Journal(path, work.header), Progress()
+def on_fleet(job: SessionJob) -> list[dict[str, Any]]:
+    """Carry a job out on a fleet; as `fewtune.tuning.job.supervise`."""
+    fingerprint = job.fingerprint
     options = FingerprintOptions(threads=fingerprint.threads, device=fingerprint.at)
-    try:
-        with Cluster(fingerprint.at, options, progress.say) as cluster:
-            return FleetRun(work, cluster, journal, progress).run()
-    finally:
-        journal.close()
+    progress = Progress()
+    with job.opened() as journal, Cluster(fingerprint.at, options, progress.say) as cluster:
+        return FleetRun(job, cluster, journal, progress).run()
 
 
 @dataclass
@@ -248,34 +242,22 @@ class Part:
     """
 
     job: SessionJob
-    tasks: list[Task]
     session: str = ""
     losses: int = 0
 
 
-def parts_of(work: Work, count: int) -> list[Part]:
+def parts_of(job: SessionJob, count: int) -> list[Part]:
     """Deal a tuning session's tasks in turns, the heaviest first; other work is one part."""
-    job = work.job
     if not isinstance(job, TuneJob):
-        return [Part(job, work.tasks)]
-    stands_for, seeds = job.stands_for or {}, job.seeds
-    whole = sum(task.info.share for task in work.tasks) or 1.0
-    heaviest = sorted(
-        work.tasks, key=lambda task: -stands_for.get(task.info.name, 1.0) * task.info.share
-    )
-    parts = []
-    for place in range(min(count, len(heaviest))):
-        dealt = heaviest[place::count]
-        names = {task.info.name for task in dealt}
-        own = replace(
-            job,
-            tuned=[name for name in job.tuned if name in names],
-            seeds={name: each for name, each in seeds.items() if name in names},
-            stands_for={name: each for name, each in stands_for.items() if name in names},
-            covered=job.covered * sum(task.info.share for task in dealt) / whole,
-        )
-        parts.append(Part(own, dealt))
-    return parts
+        return [Part(job)]
+
+    def serves(task: tuple[TaskInfo, str]) -> float:
+        start = job.starts.get(task[0].name, Start())
+        return task[0].share if start.serves is None else start.serves
+
+    heaviest = sorted(job.tasks, key=serves, reverse=True)
+    dealt = [heaviest[place::count] for place in range(min(count, len(heaviest)))]
+    return [Part(job.model_copy(update={"tasks": tasks})) for tasks in dealt]
 
 
 class FleetRun:
@@ -283,7 +265,7 @@ class FleetRun:
 
     Parameters
     ----------
-    work : Work
+    job : SessionJob
     cluster : Cluster
     journal : Journal
     progress : Progress
@@ -293,28 +275,27 @@ class FleetRun:
 
     def __init__(
         self,
-        work: Work,
+        job: SessionJob,
         cluster: Cluster,
         journal: Journal,
         progress: Progress,
         carry_out: Callable[[str, dict[str, Any] | None], Answer] = carry_out,
     ) -> None:
-        self._work, self._cluster, self._journal = work, cluster, journal
+        self._job, self._cluster, self._journal = job, cluster, journal
         self._progress, self._carry_out = progress, carry_out
         self._events = list(journal.events)
-        job = work.job
         self._state: RunState | None = None
         if isinstance(job, TuneJob):
-            self._state = RunState(work.tasks, job.tuned)
+            self._state = RunState(job.unpacked(), job.starts)
             self._state.resume(journal)
         elapsed_s = max((event.get("elapsed_s", 0.0) for event in self._events), default=0.0)
         self._began_s = time.perf_counter() - elapsed_s
-        self._class = class_of(work.fingerprint)
+        self._class = class_of(job.fingerprint)
         machines = cluster.wait_for_machines(self._class)
-        self._waiting = deque(parts_of(work, len(machines)))
+        self._waiting = deque(parts_of(job, len(machines)))
         self._given: dict[distributed.Future, tuple[str, Part]] = {}
         self._any_done = threading.Event()
-        progress.say(f"{len(machines)} machines of {work.fingerprint.at} take part")
+        progress.say(f"{len(machines)} machines of {job.fingerprint.at} take part")
 
     def run(self) -> list[dict[str, Any]]:
         """Do all parts, each on a machine; return the journal's events.
@@ -340,19 +321,14 @@ class FleetRun:
 
     def _whole(self, part: Part) -> dict[str, Any]:
         """What a session is made of (`fewtune.fleet.station.serve`)."""
-        names, work = {task.info.name for task in part.tasks}, self._work
-        is_whole = len(part.tasks) == len(work.tasks)
-        job = MeasuringJob(
-            session=part.job,
-            tasks=packed(part.tasks),
-            fingerprint=work.fingerprint.model_copy(update={"at": ""}),
-            header=work.header,
-        )
+        names = {info.name for info, _ in part.job.tasks}
+        is_whole = len(names) == len(self._job.tasks)
+        fingerprint = part.job.fingerprint.model_copy(update={"at": ""})
         return {
             # The Dask worker, which loads no TVM, only passes it on.
-            "job": pickle.dumps(job),
+            "job": pickle.dumps(part.job.model_copy(update={"fingerprint": fingerprint})),
             "folders": {n: _files(at) for n in _FOLDERS if (at := getattr(part.job, n, None))},
-            "events": [e for e in self._events if is_whole or e.get("task") in names],
+            "events": [e for e in self._events if is_whole or names & tasks_of(e)],
         }
 
     def _next_answer(self) -> tuple[str, Part, Answer]:
@@ -420,13 +396,15 @@ class FleetRun:
             self._state.take(event)
 
     def _show(self, part: Part) -> None:
-        state, job = self._state, self._work.job
-        if state is None or not isinstance(job, TuneJob):
-            return
-        first = state.tasks[part.tasks[0].info.name]
-        most = job.options.trials_per_task * len(job.tuned)
-        snapshot = state.snapshot(first, "tune", most, state.elapsed_s, job.options.budget_s, {})
-        self._progress.show(snapshot)
+        if self._state is not None:
+            first, most = part.job.tasks[0][0].name, self._job.total_trials or 0
+            budget_s = self._job.options.budget_s
+            self._progress.show(self._state.snapshot(first, "tune", most, budget_s, {}))
+
+
+def tasks_of(event: dict[str, Any]) -> set[str]:
+    """The tasks that an event of a journal is about."""
+    return {event.get("task", ""), *event.get("by_task", ()), *event.get("finals", ())}
 
 
 def _files(root: Path) -> dict[str, bytes]:

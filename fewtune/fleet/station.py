@@ -13,10 +13,9 @@ import pickle
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fewtune.machine.device_lock import device_lock
 from fewtune.measure.device import device_of
@@ -24,7 +23,7 @@ from fewtune.process.apart import JobFailedError, as_raised
 from fewtune.process.child_python import end_with_parent, parents_connection
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import MeasuringJob
+from fewtune.tuning.job import SessionJob
 
 # A session without an order for so long belongs to a client that is gone, or that makes it anew.
 _IDLE_S = 1800.0
@@ -98,7 +97,7 @@ class ClientJournal(Journal):
 def serve() -> None:
     """Hold the session that the first message describes.
 
-    ``job`` is a pickled `MeasuringJob`; ``events`` are those of the client's journal; ``folders``,
+    ``job`` is a pickled `SessionJob`; ``events`` are those of the client's journal; ``folders``,
     the files of each folder that the session's job names, by path.
     """
     end_with_parent()
@@ -106,14 +105,14 @@ def serve() -> None:
     whole = connection.recv()
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         tempfile.tempdir = scratch
-        job: MeasuringJob = pickle.loads(whole["job"])
+        job: SessionJob = pickle.loads(whole["job"])
         for name, files in whole["folders"].items():
             for path, content in files.items():
                 file = Path(scratch) / name / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
         places = {name: Path(scratch) / name for name in whole["folders"]}
-        job.session = replace(cast(Any, job.session), **places)
+        job = job.model_copy(update=places)
         device = device_of(job.fingerprint)
         journal = ClientJournal(connection, whole["events"], device.lock)
         try:

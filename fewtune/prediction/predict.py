@@ -53,17 +53,6 @@ _PARENTS = 24
 _CROSSED, _RETILED = 0.3, 0.3
 
 
-def points_of(share: float) -> int:
-    """How many points of a task are rated.
-
-    Parameters
-    ----------
-    share : float
-        The task's part of the estimated time of all predicted tasks.
-    """
-    return int(min(_MOST, max(_FEWEST, share * _POINTS)))
-
-
 def most_promising(
     space: SearchSpace,
     prior: Prior,
@@ -181,17 +170,18 @@ class _Choosing:
         known: dict[str, Any] = {"origin": entry.origin, "known_ms": entry.best_ms}
         if entry.best_ms > entry.fastest_ms:
             # The default schedule was faster.
-            line = _line(task, "default", 0.0, note="the bank found none faster", **known)
-            return Chosen(line, None)
+            note = "the bank found none faster"
+            return Chosen(_line(task, "default", spread=0.0, note=note, **known), None)
         trial = self._moved(task, space, entry.donations[0], entry.best_ms / 1e3)
-        return None if trial is None else Chosen(_line(task, "known", 0.0, **known), trial)
+        return None if trial is None else Chosen(_line(task, "known", spread=0.0, **known), trial)
 
     def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:
         donation = self.predicted.get(twin or "")
         trial = donation and self._moved(task, space, donation, UNMEASURED_S)
         if not trial:
             return None
-        return Chosen(_line(task, "predicted", self._spread(), note=f"as {twin}"), trial)
+        spread = spread_of(self.predictor, self.target)
+        return Chosen(_line(task, "predicted", spread=spread, note=f"as {twin}"), trial)
 
     def _moved(
         self, task: Task, space: SearchSpace, donation: Donation, time_s: float
@@ -202,16 +192,13 @@ class _Choosing:
             return None
         return Trial(trace_key(made.schedule.trace), [time_s], None)
 
-    def _spread(self) -> float:
-        return spread_of(self.predictor, self.target)
-
     def _predicted(self, task: Task, space: SearchSpace, count: int) -> Chosen:
         random = np.random.default_rng([self.seed, *task.info.name.encode()])
         prior, guide = Prior(space), None
         if self.predictor is not None:
             guide = Guide.of(space, prior, self.predictor, is_cold=self.is_cold)
         points = most_promising(space, prior, guide, count, random)
-        spread = self._spread() if guide is not None else UNKNOWN
+        spread = spread_of(self.predictor, self.target) if guide is not None else UNKNOWN
         fault = "" if points else "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             made = space.make(point, seed=place + 1)
@@ -224,7 +211,7 @@ class _Choosing:
                 line = _line(
                     task,
                     "predicted",
-                    spread,
+                    spread=spread,
                     points=len(points),
                     promising=[
                         (each.program, list(each.decisions))
@@ -338,14 +325,15 @@ def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:
     twins = twins_of(infos)
     shares = {info.name: 0.0 if info.name in twins else info.share for info in infos}
     whole = sum(shares.values()) or 1.0
-    return {name: points_of(share / whole) for name, share in shares.items()}
+    return {
+        name: int(min(_MOST, max(_FEWEST, share / whole * _POINTS)))
+        for name, share in shares.items()
+    }
 
 
 def _default(task: Task, note: str, points: int = 0) -> Chosen:
-    return Chosen(_line(task, "default", UNKNOWN, points=points, note=note), None)
+    return Chosen(_line(task, "default", spread=UNKNOWN, points=points, note=note), None)
 
 
-def _line(task: Task, status: str, spread: float, points: int = 0, **more: Any) -> PredictedTask:
-    return PredictedTask.model_validate(
-        {"task": task.info.name, "status": status, "spread": spread, "points": points, **more}
-    )
+def _line(task: Task, status: str, **more: Any) -> PredictedTask:
+    return PredictedTask.model_validate({"task": task.info.name, "status": status, **more})

@@ -7,7 +7,6 @@ measured, so none disturbs another.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from fewtune.runtime.tvm import usable_cores
 from fewtune.storage.database import log_info, write_database
 from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
 
-# A task takes a space and a schedule besides its points: counted as so many points.
-_POINTS_OF_A_SPACE = 2_000
 # The folder of the library of what was predicted, beside its log.
 FIRST_LIBRARY = "library"
 # Each process reads the tasks and the predictor, which is not worth it for fewer tasks.
@@ -126,26 +123,19 @@ def _write_log(
 
 
 def lots(points: Mapping[str, int], count: int, twins: Mapping[str, str]) -> list[dict[str, int]]:
-    """Divide tasks into ``count`` lots that take about the same time.
+    """Deal tasks, those of the most points first, so that lots take about the same time.
 
     Parameters
     ----------
     points : mapping of str to int
         Points that are rated of each task.
     count : int
+        Of lots.
     twins : mapping of str to str
-        A task and its twin, which are in one lot. Of such a task no points are rated.
+        A task and its twin, which are in one lot.
     """
-    families: dict[str, dict[str, int]] = defaultdict(dict)
-    loads: Counter[str] = Counter()
-    for name, rated in points.items():
-        first = twins.get(name, name)
-        families[first][name] = rated
-        loads[first] += _POINTS_OF_A_SPACE + (0 if name in twins else rated)
-    made: list[dict[str, int]] = [{} for _ in range(count)]
-    taken = [0] * count
-    for first in sorted(families, key=lambda name: (-loads[name], name)):
-        lightest = taken.index(min(taken))
-        made[lightest] |= families[first]
-        taken[lightest] += loads[first]
-    return made
+    families: dict[str, dict[str, int]] = {}
+    for name in sorted(points, key=lambda name: (-points[name], name)):
+        families.setdefault(twins.get(name, name), {})[name] = points[name]
+    dealt = [*families.values()]
+    return [{n: each[n] for each in dealt[place::count] for n in each} for place in range(count)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fewtune.artifacts import (
     CompileReport,
@@ -16,40 +17,28 @@ from fewtune.artifacts import (
     Selection,
     SharedTask,
     ShareReport,
-    ShareRound,
     ShareStatus,
     TuneReport,
 )
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.measure.device import device_of
-from fewtune.options import ShareOptions
+from fewtune.options import ShareOptions, TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
-from fewtune.predictor import chosen_digest
-from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import point_from_json, sampling
-from fewtune.search.warm_start import measured_trials
-from fewtune.sharing.session import ShareJob, Start
-from fewtune.storage.database import (
-    RECORDS,
-    best_trials,
-    log_info,
-    read_database,
-    require_own,
-    write_database,
-)
+from fewtune.schedule.space.transfer import Donation
+from fewtune.sharing.session import ShareJob
+from fewtune.storage.database import best_trials, log_info, read_database, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
-from fewtune.tuning.child_process import measured
-from fewtune.tuning.final import Final
-from fewtune.tuning.job import Runner
-from fewtune.tuning.run_state import RunState
-from fewtune.tuning.task_state import PriorResult, TaskState
-from fewtune.tuning.wrong_schedules import write_wrong_schedules
-from fewtune.util.files import file_sha256
+from fewtune.tuning.job import Runner, measured, packed
+from fewtune.tuning.result import write_result
+from fewtune.tuning.state import RunState, Start, TaskState
+
+# The part of its time that a search leaves to be saved.
+_SEARCHED = 0.05
 
 
 def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
@@ -86,7 +75,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     model_directory : Path, optional
         The tasks' folder, with the model's skeleton, to measure in the model.
     run : callable, optional
-        Runs the work; `fewtune.tuning.child_process.supervise` unless given.
+        Runs the work; `fewtune.tuning.job.supervise` unless given.
 
     Raises
     ------
@@ -101,72 +90,50 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         raise InputError(
             f"{tune_directory} is a log whose outputs were not compared: tune the model again"
         )
-    if options.budget_s is not None:
-        left_s = max(options.budget_s - tuned.tuning_s, 1e-3)
-        options = options.model_copy(update={"budget_s": left_s})
     database = read_database(tune_directory)
-    bank = None
-    if bank_directory is not None:
-        require_own(bank_directory, fingerprint)
-        bank = Bank.read(bank_directory)
-    earlier = _earlier(tuned, database, by_name)
-    takers = {n: each for n, each in takers_of(selection).items() if n not in earlier}
-    if tuned.is_predicted:
-        # Tasks that were set aside keep what was predicted, too.
-        takers = {line.task: [] for line in predicted.tasks} | takers
+    # Full tuning starts from nothing.
+    lines = {} if selection.method == "all" else {line.task: line for line in predicted.tasks}
+    starts = _starts(
+        tasks,
+        lines,
+        read_database(predict_directory),
+        {line.task: line.status == "crashed" for line in tuned.tasks},
+        database,
+    )
+    donors = _donors(selection, bank_directory, fingerprint)
+    # Where nothing is measured, tasks that were set aside keep what was predicted, too.
+    named = sorted({*donors, *(lines if tuned.is_predicted else ())})
+    starts = {name: replace(starts[name], donors=donors.get(name, {})) for name in named}
+    contesting = [by_name[name] for name in named]
     job = ShareJob(
-        takers=takers,
-        starts=_starts(predicted, read_database(predict_directory), by_name, selection),
-        donations=_banked(selection, bank),
-        tuned=earlier,
-        options=options,
+        tasks=packed([] if tuned.is_predicted else contesting),
+        fingerprint=fingerprint,
+        options=_tune_options(options, tuned),
+        journals=journal_directory,
+        starts=starts,
+        finals=options.finals,
         proposes=selection.method != "all",
         model=model_directory,
         cold_weights=device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks),
         twins=sorted(selection.twins),
     )
-    named = [*job.takers, *job.tuned]
-    contesting = [by_name[name] for name in named]
-    events = measured(
-        job,
-        [] if tuned.is_predicted else contesting,
-        fingerprint,
-        journal_directory,
-        run,
-        takers=job.takers,
-        logs=[file_sha256(each / RECORDS) for each in (tune_directory, predict_directory)],
-        predictor=chosen_digest(job.options.predictor),
-        cold_weights=job.cold_weights,
-        options=job.options.model_dump(mode="json", exclude={"budget_s"}),
-    )
-    state = RunState(contesting, named, job.tuned, {n: s.trial for n, s in job.starts.items()})
-    state.replay(events)
+    state = measured(job, contesting, run)
     # What no round has measured is still as it was predicted.
-    is_predicted = bool(job.starts) and not any(each.gains for each in state.tasks.values())
-    (LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)).write(directory)
-    trials = {name: _published(state.tasks[name]) for name in named}
-    rest = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
-    everything = {**trials, **measured_trials(database, rest)}
-    modules = {name: by_name[name].mod for name in sorted(everything) if everything[name]}
-    write_database(
-        directory,
-        modules,
-        {name: everything[name] for name in modules},
-        target_from_json(fingerprint.target),
-    )
-    write_wrong_schedules(directory, state.tasks.values())
+    is_predicted = bool(lines) and not any(each.gains for each in state.tasks.values())
+    tuned_names = [name for name in named if starts[name].trials]
+    info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
+    write_result(directory, info, state)
     _curve(predicted, predict_directory, tuned, state).write(directory)
-    # Full tuning starts from nothing.
-    lines = {line.task: line for line in predicted.tasks if line.task in job.starts}
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
         tasks=[
-            task_line(state.tasks[name], donors, events, lines.get(name))
-            for name, donors in job.takers.items()
+            task_line(state.tasks[name], lines.get(name))
+            for name in named
+            if name not in tuned_names
         ],
-        representatives=[state.tasks[name].report() for name in sorted(job.tuned)],
-        rounds=rounds_of(events),
+        representatives=[state.tasks[name].report() for name in tuned_names],
+        rounds=[*state.rounds.values()],
         note=state.note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
@@ -178,67 +145,68 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     return report
 
 
-def takers_of(selection: Selection) -> dict[str, list[str]]:
-    """Every task that may take schedules, with its donors."""
-    first = {
-        **{name: [] for name in [*selection.alone, *selection.representatives]},
-        **{name: [donor] for name, donor in selection.dependents.items()},
-        **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
-        **{name: [twin] for name, twin in selection.twins.items()},
+def _tune_options(options: ShareOptions, tuned: TuneReport) -> TuneOptions:
+    """The options of the session, with the budget that tuning left."""
+    budget_s = options.budget_s
+    return TuneOptions(
+        batch_size=options.trials_per_task,
+        budget_s=None if budget_s is None else max(budget_s - tuned.tuning_s, 1e-3),
+        least_gain=options.least_gain,
+        predictor=options.predictor,
+        seed=options.seed,
+    )
+
+
+def _donors(
+    selection: Selection, bank_directory: Path | None, fingerprint: Fingerprint
+) -> dict[str, dict[str, list[Donation]]]:
+    """Every task that takes part, with its donors; what those of a bank give."""
+    found: dict[str, dict[str, list[Donation]]] = {
+        name: {} for name in [*selection.alone, *selection.representatives]
     }
-    return {name: first[name] for name in sorted(first)}
-
-
-def _earlier(
-    tuned: TuneReport, database: ms.database.Database, by_name: dict[str, Task]
-) -> dict[str, PriorResult]:
-    """The result of each tuned task that has a schedule, by its name."""
-    found = {}
-    for line in tuned.tasks:
-        records = best_trials(database, by_name[line.task].mod, 1_000_000)
-        searched = [Trial.from_record(each) for each in records if sampling(each.trace)]
-        # The record of a default schedule has no sampling decisions.
-        default = [Trial.from_record(each) for each in records if not sampling(each.trace)]
-        if searched:
-            finished = "crashed while it was tuned" if line.status == "crashed" else None
-            found[line.task] = PriorResult(searched, next(iter(default), None), finished)
+    for name, donor in (selection.dependents | selection.twins).items():
+        found[name] = {donor: []}
+    if selection.banked and bank_directory is None:
+        raise InputError("the selection takes schedules from a bank, and none is given")
+    if bank_directory is not None:
+        require_own(bank_directory, fingerprint)
+        bank = Bank.read(bank_directory)
+        for name, donors in selection.banked.items():
+            found[name] = {each.name: bank.donations(each.workload) for each in donors}
     return found
 
 
 def _starts(
-    predicted: PredictReport,
-    database: ms.database.Database,
-    by_name: dict[str, Task],
-    selection: Selection,
+    tasks: list[Task],
+    predicted: Mapping[str, PredictedTask],
+    predicted_log: ms.database.Database,
+    has_crashed: Mapping[str, bool],
+    tuned_log: ms.database.Database,
 ) -> dict[str, Start]:
-    """What was predicted of each task; full tuning starts from nothing."""
-    if selection.method == "all":
-        return {}
+    """What was predicted, and what was measured, of each task."""
     found = {}
-    for line in predicted.tasks:
-        records = best_trials(database, by_name[line.task].mod, 1)
-        trial = Trial.from_record(records[0]) if records and line.status != "default" else None
-        points = [point_from_json(each) for each in line.promising]
-        found[line.task] = Start(trial, line.spread, points)
+    for task in tasks:
+        name, start = task.info.name, Start(spread=0.0)
+        if (line := predicted.get(name)) is not None:
+            records = best_trials(predicted_log, task.mod, 1) if line.status != "default" else []
+            trial = next(map(Trial.from_record, records), None)
+            points = [point_from_json(each) for each in line.promising]
+            start = Start(trial, line.spread, points)
+        # The record of a default schedule has no sampling decisions.
+        records = best_trials(tuned_log, task.mod, 1_000_000) if name in has_crashed else []
+        trials = [Trial.from_record(each) for each in records]
+        is_default = [not sampling(each.trace) for each in records]
+        default = [trial.key for trial, it_is in zip(trials, is_default, strict=True) if it_is]
+        if len(trials) > len(default):
+            start = replace(
+                start,
+                spread=min(start.spread, _SEARCHED),
+                trials=trials,
+                default_key=next(iter(default), None),
+                finished="crashed while it was tuned" if has_crashed[name] else "",
+            )
+        found[name] = start
     return found
-
-
-def _banked(selection: Selection, bank: Bank | None) -> dict[str, list[Any]]:
-    """The schedules of the bank's donors, by their names."""
-    donors = {d.name: d for donors in selection.banked.values() for d in donors}
-    if donors and bank is None:
-        raise InputError("the selection takes schedules from a bank, and none is given")
-    return {
-        name: bank.donations(donor.workload)
-        for name, donor in sorted(donors.items())
-        if bank is not None
-    }
-
-
-def _published(state: TaskState) -> list[Trial]:
-    """The log's trials of a task; what was never measured keeps its predicted schedule."""
-    found = state.published()
-    return found if found or state.start is None or state.crashed else [state.start]
 
 
 def _curve(
@@ -262,72 +230,30 @@ def _curve(
     )
 
 
-def task_line(
-    known: TaskState,
-    donors: list[str],
-    events: list[dict[str, Any]],
-    predicted: PredictedTask | None = None,
-) -> SharedTask:
-    """The result of one task, read from the journal; of one never measured, what was predicted."""
-    name, best = known.task.info.name, known.incumbent
-    origins = {
-        Trial.from_json(entry).key: donor
-        for event in events
-        if event["kind"] == "round" and name in event["by_task"]
-        for entry, donor in zip(event["by_task"][name], event["donors"][name], strict=True)
-    }
-    donor = origins.get(best.key) if best is not None else None
-    status: ShareStatus
+def task_line(known: TaskState, predicted: PredictedTask | None = None) -> SharedTask:
+    """The result of one task; of one never measured, what was predicted."""
+    best = known.incumbent
+    donor = known.donors.get(best.key) if best is not None else None
+    status: ShareStatus = "predicted"
     if best is None or best.key == known.default_key:
         status = "default"
-    elif donor is not None:
-        status = "shared"
-    else:
-        status = "searched" if best.key in origins else "predicted"
-    best_s = known.progress.current_s
-    default_s = known.default.outcome.median_s if known.default is not None else float("inf")
-    note = known.crash_note
+    elif best.key in known.donors:
+        status = "searched" if donor is None else "shared"
+    line, note = known.report(), known.crash_note
+    best_ms = line.best_ms
     if predicted is not None and not known.gains and not known.crashed:
-        best_s = best_s if predicted.known_ms is None else predicted.known_ms / 1e3
+        best_ms = best_ms if predicted.known_ms is None else predicted.known_ms
         status, note = predicted.status, predicted.note
         donor = predicted.origin if status == "known" else None
     return SharedTask(
-        task=name,
-        donors=donors,
+        task=known.name,
+        donors=[*known.start.donors],
         donor=donor,
         status=status,
         valid=sum(1 for trial in known.trials if trial.run_s),
-        trials=len(known.trials),
-        default_ms=_ms(default_s),
-        best_ms=_ms(best_s),
-        failures=known.failures(),
+        trials=line.trials,
+        default_ms=line.default_ms,
+        best_ms=best_ms,
+        failures=line.failures,
         note=note,
     )
-
-
-def _ms(time_s: float) -> float | None:
-    return time_s * 1e3 if time_s != float("inf") else None
-
-
-def rounds_of(events: list[dict[str, Any]]) -> list[ShareRound]:
-    """The cost and gain of the rounds, by their kind."""
-    found: dict[str, ShareRound] = {}
-    for event in events:
-        if event["kind"] != "round":
-            continue
-        finals = {name: Final.from_json(each) for name, each in event["finals"].items()}
-        spent, before = Phases(**event["phases"]), found.get(event["round"])
-        if before is not None:
-            spent.add(Phases(**{name: getattr(before, name) for name in vars(spent)}))
-        contested = sum(len(final.keys) > 1 for final in finals.values())
-        trials = sum(len(final.keys) - 1 for final in finals.values())
-        gained_ms = sum(final.gain_s for final in finals.values()) * 1e3
-        found[event["round"]] = ShareRound(
-            name=event["round"],
-            tasks=max(contested, before.tasks if before is not None else 0),
-            trials=trials + (before.trials if before is not None else 0),
-            spent_s=round(spent.total_s(), 3),
-            **spent.as_json(),
-            gained_ms=gained_ms + (before.gained_ms if before is not None else 0.0),
-        )
-    return list(found.values())

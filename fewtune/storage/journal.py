@@ -15,7 +15,7 @@ from typing import Any
 
 from fewtune.errors import JournalError, MachineError
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Journal:

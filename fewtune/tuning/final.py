@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Final(NamedTuple):
@@ -46,11 +46,6 @@ class Final(NamedTuple):
         chosen = min(able, key=totals_s.__getitem__)
         gains_s = [_gain(one_s, other_s) for one_s, other_s in permutations(medians_s, 2)]
         return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Final:
-        """What ``_asdict`` gave."""
-        return Final(**values)
 
     @property
     def gain(self) -> float:

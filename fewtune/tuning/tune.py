@@ -3,66 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport, text_sha256
+from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.measure.device import device_of
 from fewtune.options import DEFAULT_STRATEGY, TuneOptions
-from fewtune.predictor import NEVER, chosen_digest
-from fewtune.runtime.target import target_from_json
-from fewtune.storage.database import log_info, read_seeds, write_database
+from fewtune.predictor import NEVER
+from fewtune.storage.database import log_info, read_seeds
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.tuning.child_process import measured
-from fewtune.tuning.job import Runner
-from fewtune.tuning.run_state import RunState
-from fewtune.tuning.session import TuneJob
-from fewtune.tuning.wrong_schedules import write_wrong_schedules
-
-# A resumed run may have another budget. All other options must be equal.
-_BUDGET = {
-    "trials_per_task",
-    "budget_s",
-    "least_gain",
-    "start_from",
-}
+from fewtune.tuning.job import Runner, SessionJob, Workplace, measured, packed
+from fewtune.tuning.judges import Entry
+from fewtune.tuning.promise import promises
+from fewtune.tuning.result import write_result
+from fewtune.tuning.session import Session
+from fewtune.tuning.state import Start
 
 
-def run_session(
-    tasks: list[Task],
-    job: TuneJob,
-    fingerprint: Fingerprint,
-    journal_directory: Path,
-    run: Runner | None = None,
-) -> RunState:
-    """Tune tasks; `measured` says how.
+class TuneJob(SessionJob):
+    """The work of a tuning session."""
 
-    Returns
-    -------
-    state : RunState
-        Everything measured. The journal stays: the caller removes it once the result is written.
-    """
-    options, more = job.options, dict[str, Any]()
-    if job.stands_for:
-        # It decides which task gets the next batch.
-        more["stands_for"] = job.stands_for
-    if job.seeds:
-        more["seeds"] = text_sha256(str(sorted(job.seeds.items())))[:16]
-    events = measured(
-        job,
-        tasks,
-        fingerprint,
-        journal_directory,
-        run,
-        tuned=sorted(job.tuned),
-        cold_weights=job.cold_weights,
-        search=options.model_dump(mode="json", exclude=_BUDGET),
-        predictor=chosen_digest(options.predictor),
-        **more,
-    )
-    state = RunState(tasks, job.tuned)
-    state.replay(events)
-    return state
+    @property
+    def total_trials(self) -> int | None:
+        """As many as the options give each task, whichever gets them."""
+        return self.options.trials_per_task * len(self.tasks)
+
+    def measure(self, place: Workplace) -> object:
+        """Tune."""
+        return Tuning(self, place).run()
+
+
+class Tuning(Session):
+    """Searches one task after the other, batch by batch; several if several boards measure."""
+
+    def entries(self) -> list[Entry]:
+        """Batches of the tasks from which most is expected.
+
+        A task that was not searched yet comes before all others: nothing is known of it.
+        """
+        states, options = [*self.state.tasks.values()], self.options
+        promised = promises(states)
+        waiting = [
+            state
+            for state in states
+            if not state.finished
+            and (not state.gains or promised[state.name] >= options.least_gain)
+        ]
+        waiting.sort(key=lambda state: (bool(state.gains), -promised[state.name], state.name))
+        found, room = list[Entry](), (self.total_trials or 0) - self.state.trials
+        for state in waiting:
+            if room <= 0 or len(found) == self.device.parallel_tasks:
+                break
+            # The first batch of a task leaves room for the other tasks.
+            most = options.batch_size if state.trials else options.trials_per_task
+            entry = self.entered(state, min(room, most, options.batch_size))
+            room -= len(entry.donors)
+            if entry.donors:
+                found.append(entry)
+            else:
+                why = "design space exhausted"
+                self.note({"kind": "end", "task": state.name, "why": why})
+        return found
 
 
 def tune(  # noqa: PLR0913 (what a stage reads and writes)
@@ -90,56 +90,35 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     directory : Path
         Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
     run : callable, optional
-        As of `run_session`.
+        As of `measured`.
 
     Raises
     ------
     FewtuneError
-        As `run_session`.
+        What stopped the measuring, in one line.
     """
     searches_all = options.strategy != DEFAULT_STRATEGY or options.predictor == NEVER
     tuned = selection.worth if searches_all or selection.method == "all" else selection.unknown
     predicts = options.predicts(selection.method)
-    tuned = [] if predicts else tuned
-    kept = [task for task in tasks if task.info.name in set(tuned)]
-    workloads = {task.info.name: task.info.workload for task in kept}
+    kept = [task for task in tasks if task.info.name in tuned and not predicts]
     if selection.method == "all":
         # The baseline of selective tuning: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
-    shares = {task.info.name: task.info.share for task in tasks}
-    can = device_of(fingerprint).can
-    cold_weights = can.cold_caches and weights_outgrow_cache(tasks)
+    cold_weights = device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks)
     job = TuneJob(
-        tuned,
-        options,
-        # Nothing is begun from logs where nothing is measured: those of others do not matter.
-        {} if predicts else read_seeds(Path(options.start_from), workloads, fingerprint),
-        cold_weights,
-        stands_for(kept, tasks, selection),
-        covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
+        tasks=packed(kept),
+        fingerprint=fingerprint,
+        options=options,
+        journals=journal_directory,
+        starts=_starts(kept, tasks, selection, options, fingerprint),
+        cold_weights=cold_weights,
     )
-    state = run_session(kept, job, fingerprint, journal_directory, run)
+    state = measured(job, kept, run)
     info = log_info(fingerprint)
-    info.model_copy(update={"predicted": predicts, "checked": not predicts}).write(directory)
-    write_database(
-        directory,
-        {name: known.task.mod for name, known in state.tasks.items()},
-        {name: known.published() for name, known in state.tasks.items()},
-        target_from_json(fingerprint.target),
-    )
-    write_wrong_schedules(directory, state.tasks.values())
+    info = info.model_copy(update={"predicted": predicts, "checked": not predicts})
+    write_result(directory, info, state)
     Curve(points=state.curve).write(directory)
-    report = _report(selection, options, state, cold_weights=cold_weights)
-    if predicts:
-        report = report.model_copy(update={"stopped_by": "predicted"})
-    report.write(directory)
-    return report
-
-
-def _report(
-    selection: Selection, options: TuneOptions, state: RunState, *, cold_weights: bool
-) -> TuneReport:
-    return TuneReport(
+    report = TuneReport(
         model=selection.model,
         strategy=selection.strategy,
         tasks=[state.tasks[name].report() for name in sorted(state.tasks)],
@@ -147,34 +126,33 @@ def _report(
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),
-        search_s=round(state.phases.search_s, 3),
-        build_s=round(state.phases.build_s, 3),
-        run_s=round(state.phases.run_s, 3),
-        model_update_s=round(state.phases.model_update_s, 3),
-        check_s=round(state.phases.check_s, 3),
+        **state.phases.as_json(),
         cold_weights=cold_weights,
-        stopped_by=state.stopped_by or "nothing_to_tune",
+        stopped_by="predicted" if predicts else state.stopped_by or "nothing_to_tune",
     )
+    report.write(directory)
+    return report
 
 
-def stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
-    """The share of each cluster over its representative's, by the estimate of `TaskInfo`.
-
-    Parameters
-    ----------
-    kept : list of Task
-        The representatives.
-    tasks : list of Task
-        All tasks of the model.
-    selection : Selection
-    """
+def _starts(
+    kept: list[Task],
+    tasks: list[Task],
+    selection: Selection,
+    options: TuneOptions,
+    fingerprint: Fingerprint,
+) -> dict[str, Start]:
+    """By representative, what its cluster is worth, and the trials of older logs."""
+    if not kept:
+        # Logs of others do not matter where nothing is measured.
+        return {}
+    workloads = {task.info.name: task.info.workload for task in kept}
+    seeds = read_seeds(Path(options.start_from), workloads, fingerprint)
     shares = {task.info.name: task.info.share for task in tasks}
-    wholes = {
-        cluster.representative: sum(shares[member] for member in cluster.members)
-        for cluster in selection.clusters
-    }
     return {
-        task.info.name: wholes[task.info.name] / task.info.share
-        for task in kept
-        if task.info.share > 0
+        cluster.representative: Start(
+            serves=sum(shares[member] for member in cluster.members),
+            seeds=seeds.get(cluster.representative, []),
+        )
+        for cluster in selection.clusters
+        if cluster.representative in workloads
     }

@@ -14,10 +14,11 @@ from fewtune.fleet.worker import Answer
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.job import SessionJob, Work
-from fewtune.tuning.session import TuneJob
+from fewtune.tuning.job import SessionJob
+from fewtune.tuning.state import Start
+from fewtune.tuning.tune import TuneJob
+from tests import tuned_tiny
 from tests.made.tasks import made_task
-from tests.tuned_tiny import fingerprint
 
 HEADER = {"of": "a test"}
 TASKS = ("first", "second", "third")
@@ -59,16 +60,21 @@ class FutureOfDask(Future):
         return force
 
 
-def done(folder: Path, machines: Machines, job: Any = None) -> list[dict[str, Any]]:
-    """Have the machines do it; what is in the journal then, without times."""
-    path = folder / "journal.jsonl"
+def job_of(kind: type[SessionJob], folder: Path, **more: Any) -> SessionJob:
     tasks = [made_task(name) for name in TASKS]
-    work = Work(job or Sharing(), tasks, fingerprint(), HEADER, folder)
+    return tuned_tiny.job_of(kind, tasks, folder, TuneOptions(), **more)
+
+
+def done(
+    folder: Path, machines: Machines, kind: type[SessionJob] = Sharing
+) -> list[dict[str, Any]]:
+    """Have the machines do it; what is in the journal then, without times."""
+    path, job = folder / "journal.jsonl", job_of(kind, folder)
     with (folder / "said").open("a") as said:
         journal = Journal(path, HEADER)
         try:
             cluster, progress = cast(Cluster, machines), Progress(stream=said)
-            FleetRun(work, cluster, journal, progress, lambda *_: Answer("done", [])).run()
+            FleetRun(job, cluster, journal, progress, lambda *_: Answer("done", [])).run()
         finally:
             journal.close()
             again = Journal(path, HEADER)
@@ -82,7 +88,9 @@ def start(task: str) -> dict[str, Any]:
 
 
 def batch(task: str) -> dict[str, Any]:
-    return {"kind": "batch", "task": task, "trials": [], "phases": {}}
+    empty: dict[str, Any] = {"finals": {}, "defaults": {}, "rest_s": 0.0, "phases": {}}
+    tried = {"by_task": {task: []}, "donors": {task: []}}
+    return {"kind": "round", "round": "alone", **tried, **empty}
 
 
 def knew(machines: Machines) -> list[list[str] | None]:
@@ -104,7 +112,7 @@ def test_a_crash_is_laid_on_the_task_begun_last_and_what_came_before_is_kept(tmp
     machines = Machines(["one"], Answer(kind, first, "SIGSEGV"))
     crash = {"kind": "crash", "task": "second", "signal": "SIGSEGV"}
     assert done(tmp_path, machines) == [*first, crash]
-    assert knew(machines)[1] == ["start", "batch", "start", "crash"]
+    assert knew(machines)[1] == ["start", "round", "start", "crash"]
     with pytest.raises(RuntimeError, match="one: KeyError"):
         done(tmp_path, Machines(["one"], Answer(kind, [], "KeyError: 'device'")))
 
@@ -114,30 +122,29 @@ def test_another_machine_goes_on_with_what_the_lost_one_had_measured(tmp_path):
     machines = Machines(["one", "two"], Answer("batch", first), Answer("lost", []))
     assert done(tmp_path, machines) == first
     assert [machine for machine, _, _ in machines.asked] == ["one", "one", "two"]
-    assert knew(machines) == [[], None, ["start", "batch"]]
+    assert knew(machines) == [[], None, ["start", "round"]]
 
 
 def test_a_session_that_a_machine_lacks_is_told_everything_again(tmp_path):
     first = [start("first"), batch("first")]
     machines = Machines(["one"], Answer("batch", first), Answer("lacks", []))
     done(tmp_path, machines)
-    assert knew(machines) == [[], None, ["start", "batch"]]
+    assert knew(machines) == [[], None, ["start", "round"]]
     assert machines.asked[0][1] == machines.asked[1][1] != machines.asked[2][1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path, count):
-    job = TuneJob(list(TASKS), TuneOptions(), covered=0.5)
-    work = Work(job, [made_task(name) for name in TASKS], fingerprint(), HEADER, tmp_path)
-    parts = [cast(TuneJob, part.job) for part in parts_of(work, count)]
+    starts = {name: Start(serves=place / 9) for place, name in enumerate(TASKS)}
+    parts = [part.job.tasks for part in parts_of(job_of(TuneJob, tmp_path, starts=starts), count)]
     assert len(parts) == min(count, len(TASKS))
-    assert sorted(name for part in parts for name in part.tuned) == sorted(TASKS)
-    assert sum(part.covered for part in parts) == pytest.approx(0.5)
+    assert sorted(info.name for tasks in parts for info, _ in tasks) == sorted(TASKS)
+    assert parts[0][0][0].name == "third"
     finish = {"kind": "finish", "stopped_by": "trials", "phases": {"run_s": 1.0}}
     machines = Machines(
         [f"machine{number}" for number in range(count)],
         *(Answer("done", [finish]) for _ in parts),
     )
-    kinds = [event["kind"] for event in done(tmp_path, machines, job)]
+    kinds = [event["kind"] for event in done(tmp_path, machines, TuneJob)]
     assert kinds == ["phases"] * (len(parts) - 1) + ["finish"]
     assert len({machine for machine, _, _ in machines.asked}) == len(parts)

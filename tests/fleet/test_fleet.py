@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-from collections import Counter
 
 import distributed
 import pytest
@@ -16,8 +15,8 @@ from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
-from fewtune.tuning.session import TuneJob
-from fewtune.tuning.tune import run_session
+from fewtune.tuning.job import measured
+from fewtune.tuning.tune import TuneJob
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
 from tests.made.sessions import events_of
@@ -45,11 +44,10 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
     assert device_of(own).can.locks_itself
     assert device_of(tuned_tiny.fingerprint()).runner is None
     tasks = list(tuned_tiny.convolutions().values())[:2]
-    names = sorted(task.info.name for task in tasks)
     pids = sorted(worker_pids(at).values())
 
     def has_batch() -> bool:
-        return any('"kind":"batch"' in path.read_text() for path in tmp_path.glob("*.jsonl"))
+        return any('"kind":"round"' in path.read_text() for path in tmp_path.glob("*.jsonl"))
 
     def kill() -> None:
         until(has_batch, _LIMIT_S)
@@ -57,19 +55,19 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    run_session(tasks, TuneJob(names, OPTIONS), own, tmp_path, run=on_fleet)
+    job = tuned_tiny.job_of(TuneJob, tasks, tmp_path, OPTIONS, fingerprint=own)
+    measured(job, tasks, on_fleet)
     killer.join()
     (path,) = tmp_path.glob("*.jsonl")
     events = [event for event in events_of(path) if "kind" in event]
     assert events[-1]["kind"] == "finish"
-    assert Counter(e["task"] for e in events if e["kind"] == "default") == dict.fromkeys(names, 1)
     trials = [
-        (event["task"], str(trial["trace"]))
+        (task, str(trial["trace"]))
         for event in events
-        if event["kind"] == "batch"
-        for trial in event["trials"]
+        for task, entries in event.get("by_task", {}).items()
+        for trial in entries
     ]
-    assert len(trials) == len(set(trials)) == OPTIONS.trials_per_task * len(names)
+    assert len(trials) == len(set(trials)) == OPTIONS.trials_per_task * len(tasks)
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):

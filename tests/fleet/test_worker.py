@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,7 @@ from fewtune.fleet import worker
 from fewtune.fleet.worker import Answer, carry_out, sessions
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
-from fewtune.tuning.child_process import MeasuringJob, packed
-from fewtune.tuning.session import TuneJob
+from fewtune.tuning.tune import TuneJob
 from tests import tuned_tiny
 from tests.waiting import until
 
@@ -34,29 +34,22 @@ def lock_folder(tmp_path_factory):
 
 
 def whole() -> dict[str, Any]:
-    """A session that measures a default schedule, then two candidates."""
-    task, own = tuned_tiny.convolutions()["c"], tuned_tiny.fingerprint()
+    """A session that measures two candidates."""
+    task = tuned_tiny.convolutions()["c"]
     options = TuneOptions(trials_per_task=2, batch_size=2, least_gain=0.0)
-    job = TuneJob([task.info.name], options)
-    measuring = MeasuringJob(
-        session=job,
-        tasks=packed([task]),
-        fingerprint=own,
-        header={},
-    )
-    return {"job": pickle.dumps(measuring), "folders": {}, "events": []}
+    job = tuned_tiny.job_of(TuneJob, [task], Path(), options)
+    return {"job": pickle.dumps(job), "folders": {}, "events": []}
 
 
 def test_a_session_answers_batch_by_batch_and_ends():
     answer = carry_out("one", whole())
     assert (answer.kind, answer.text) == ("batch", "")
-    assert [event["kind"] for event in answer.events] == ["start", "default", "phases"]
+    assert [event["kind"] for event in answer.events] == ["start", "round"]
     kinds = []
     while answer.kind == "batch":
         answer = carry_out("one", None)
         kinds += [event["kind"] for event in answer.events]
     assert answer.kind == "done"
-    assert kinds.count("batch") == 1
     assert kinds[-1] == "finish"
     assert carry_out("one", None) == Answer("lacks", [])
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from fewtune.sharing.judges import Entry, Judged
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 from fewtune.tuning.final import Final
-from fewtune.tuning.task_state import TaskState
+from fewtune.tuning.judges import Entry, Judged
+from fewtune.tuning.state import TaskState
 
 
 class MadeJudge:
@@ -29,9 +29,10 @@ class MadeJudge:
             for key in entry.keys:
                 said = self._says(name, key)
                 if isinstance(said, str):
-                    found.failures[name, key] = Outcome(None, WRONG_OUTPUT, said)
+                    found.outcomes[name, key] = Outcome(None, WRONG_OUTPUT, said)
                 else:
-                    samples[key] = [said * entry.state.progress.weight]
+                    found.outcomes[name, key] = Outcome([said])
+                    samples[key] = [said * entry.state.weight]
             found.finals[name] = Final.of(list(samples), [list(samples.values())] * 2)
         return found
 

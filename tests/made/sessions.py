@@ -17,7 +17,8 @@ from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.tuning.job import Workplace
-from fewtune.tuning.session import Session, TuneJob
+from fewtune.tuning.state import Start
+from fewtune.tuning.tune import TuneJob, Tuning
 from tests import tuned_tiny
 
 BATCH_S = 10.0
@@ -47,21 +48,21 @@ class CountingMeasurer:
         return [Outcome([1e-3])] * len(modules)
 
 
-def session(path: Path, names: str, covered: float = 1.0, **changed: object) -> Session:
+def session(path: Path, names: str, **changed: object) -> Tuning:
     """A session on convolutions of the tiny model whose measurements cost nothing."""
     tasks = [tuned_tiny.convolutions()[name] for name in names]
     measurer = CountingMeasurer()
     options = tuned_tiny.OPTIONS.model_copy(update=changed)
     place = Workplace(
         tasks,
-        tuned_tiny.target(),
         Journal(path, {}),
         Progress(stream=io.StringIO()),
         tuned_tiny.pool(),
         device_of(tuned_tiny.fingerprint()),
     )
-    job = TuneJob([task.info.name for task in tasks], options, covered=covered)
-    made = Session(job, place, clock=lambda: measurer.now_s)
+    starts = {task.info.name: Start(serves=1 / len(tasks)) for task in tasks}
+    job = tuned_tiny.job_of(TuneJob, tasks, path.parent, options, starts=starts)
+    made = Tuning(job, place, clock=lambda: measurer.now_s)
     made.measurer = measurer
     return made
 
@@ -69,7 +70,8 @@ def session(path: Path, names: str, covered: float = 1.0, **changed: object) -> 
 def batches(path: Path) -> list[str]:
     journal = Journal(path, {})
     journal.close()
-    return [event["task"] for event in journal.events if event["kind"] == "batch"]
+    rounds = [event for event in journal.events if event["kind"] == "round"]
+    return [task for event in rounds for task in event["by_task"]]
 
 
 def conv(name: str) -> Task:

@@ -6,10 +6,9 @@ from collections import Counter
 import pytest
 
 from fewtune.artifacts import PredictedTask
-from fewtune.sharing.judges import near
 from fewtune.sharing.share import task_line
 from fewtune.tuning.final import Final
-from fewtune.tuning.run_state import RunState
+from fewtune.tuning.state import RunState, Start
 from fewtune.workers import model_runner
 from tests.made.tasks import made_task, trial
 
@@ -34,27 +33,21 @@ def test_the_chosen_one_is_faster_in_every_process():
     assert final.time_s(2) == pytest.approx(3.55)
     # What one chooses is worth in the other: the second loses a half, the third gains 0.6.
     assert final.gain_s == pytest.approx((-0.5 + 0.6) / 2)
-    assert Final.from_json(json.loads(json.dumps(final._asdict()))) == final
+    assert Final(**json.loads(json.dumps(final._asdict()))) == final
 
 
 def test_where_nobody_is_faster_everywhere_the_first_stays():
     assert Final.of(["a", "b"], [[[2.0], [1.0]], [[2.0], [2.1]]]).chosen == 0
 
 
-def test_what_is_near_the_fastest_takes_part():
-    ranked = [trial(str(place), 1.0 + place / 10) for place in range(5)]
-    assert near(ranked, 1.2, 9) == ['["0"]', '["1"]', '["2"]']
-    assert near(ranked, 1.2, 1) == ['["0"]']
-
-
 def of_round(finals: dict[str, Final], **more: object) -> dict[str, object]:
     found = {name: final._asdict() for name, final in finals.items()}
-    rest = {"by_task": {}, "donors": {}, "defaults": {}, "rest_s": 0.0, "elapsed_s": 1.0}
+    rest = {"by_task": {}, "donors": {}, "defaults": {}, "rest_s": 0.0, "phases": {}}
     return {"kind": "round", "round": "in the model", "finals": found, **rest, **more}
 
 
 def test_what_was_chosen_is_what_tvm_takes():
-    run = RunState([made_task("conv", 2)], ["conv"])
+    run = RunState([made_task("conv", 2)], {})
     state = run.tasks["conv"]
     for each in (trial("fast", 1.0), trial("chosen", 1.1), trial("slow", 1.2), trial("other", 0.5)):
         state.add(each)
@@ -71,9 +64,9 @@ def test_what_was_chosen_is_what_tvm_takes():
 
 
 def test_the_curve_is_the_models_and_counts_what_rounds_gain():
-    starts = {"conv": trial("start", 1.0), "pool": None}
-    run = RunState([made_task("conv"), made_task("pool")], ["conv", "pool"], starts=starts)
-    start, better = starts["conv"].key, trial("better", 1.0)
+    starts = {"conv": Start(trial("start", 1.0))}
+    run = RunState([made_task("conv"), made_task("pool")], starts)
+    start, better = trial("start", 1.0).key, trial("better", 1.0)
     entered = {"by_task": {"conv": [better.as_json()]}, "donors": {"conv": [None]}}
     default = {"defaults": {"pool": "[]"}}
     finals = {
@@ -94,15 +87,15 @@ def test_the_curve_is_the_models_and_counts_what_rounds_gain():
 @pytest.mark.parametrize(("status", "donor"), [("known", "a bank"), ("default", None)])
 def test_a_task_that_no_round_measured_is_as_it_was_predicted(status, donor):
     given = {"status": status, "origin": "a bank", "known_ms": 2.0, "spread": 0.0, "points": 1}
-    run = RunState([made_task("conv")], ["conv"], starts={"conv": trial("start", 1.0)})
-    line = task_line(run.tasks["conv"], [], [], PredictedTask(task="conv", **given))
+    run = RunState([made_task("conv")], {"conv": Start(trial("start", 1.0))})
+    line = task_line(run.tasks["conv"], PredictedTask(task="conv", **given))
     assert (line.status, line.donor, line.best_ms) == (status, donor, 2.0)
 
 
 def test_a_round_of_which_nothing_worked_is_one_without_a_gain():
-    run = RunState([made_task("conv")], ["conv"])
+    run = RunState([made_task("conv")], {})
     failed = trial("failed", cause="build_error")
     entered = {"by_task": {"conv": [failed.as_json()]}, "donors": {"conv": [None]}}
     run.take(of_round({}, **entered))
     assert run.tasks["conv"].gains == [0.0]
-    assert run.tasks["conv"].failures() == {"build_error": 1}
+    assert run.tasks["conv"].report().failures == {"build_error": 1}

@@ -13,14 +13,14 @@ from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.journal import Journal
 from fewtune.trial.trial import trace_key
-from fewtune.tuning.wrong_schedules import FILE
+from fewtune.tuning.result import WRONG_SCHEDULES
 from tests import tuned_tiny
 from tests.made.judges import MadeJudge
 from tests.made.sessions import events_of
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ShareOptions(trials_per_task=2, finals=2, least_gain=0.02)
+OPTIONS = ShareOptions(trials_per_task=2, finals=2, least_gain=0.005)
 
 
 def share(
@@ -153,7 +153,7 @@ def test_a_wrong_contender_is_refused_and_named(tmp_path):
     assert line.trials > 0
     assert line.failures == {"wrong_output": line.trials}
     assert (line.status, line.valid) == ("predicted", 0)
-    told = (tmp_path / "share0" / FILE).read_text()
+    told = (tmp_path / "share0" / WRONG_SCHEDULES).read_text()
     assert "12 of 99 elements differ" in told
     records = best_trials(read_database(tmp_path / "share0"), tuned_tiny.convolutions()["a"].mod, 9)
     assert [decisions(trace_key(each.trace)) for each in records] == [decisions(*has)]

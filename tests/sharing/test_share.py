@@ -10,8 +10,8 @@ import pytest
 from fewtune.artifacts import Curve, LogInfo, PredictReport, ShareReport, TuneReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
-from fewtune.sharing import judges
 from fewtune.storage.database import RECORDS, WORKLOADS, log_info, require_own
+from fewtune.tuning import judges
 from tests import tuned_tiny
 from tests.made.sessions import events_of
 

@@ -61,7 +61,7 @@ def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path, killed):
         starter.wait()
 
 
-@pytest.mark.parametrize("module", [*STAGES, "fewtune.tuning.child_process"])
+@pytest.mark.parametrize("module", [*STAGES, "fewtune.tuning.job"])
 def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path, module):
     # What each of them imports.
     stub = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"

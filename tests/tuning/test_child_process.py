@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fewtune.options import TuneOptions
 from fewtune.process.apart import JobFailedError
 from fewtune.process.ending import ending_early, listen
-from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import journal_path, supervise
-from fewtune.tuning.job import SessionJob, Work, Workplace
+from fewtune.tuning.job import SessionJob, Workplace, supervise
 from tests import tuned_tiny
 
 
-@dataclass(frozen=True)
 class Killed(SessionJob):
     """A session that begins a task and is sent a signal."""
 
     number: int
 
-    def run(self, place: Workplace) -> None:
+    def measure(self, place: Workplace) -> None:
         place.journal.append({"kind": "start", "task": "conv"})
         listen()
         os.kill(os.getpid(), self.number)
 
 
-@dataclass(frozen=True)
 class Raises(SessionJob):
     """A session that raises in one of two tasks, and goes on without it; or before any."""
 
     begins: bool
 
-    def run(self, place: Workplace) -> None:
+    def measure(self, place: Workplace) -> None:
         if not self.begins:
             raise KeyError("outside")
         crashed = {event["task"] for event in place.journal.events if event["kind"] == "crash"}
@@ -46,24 +42,24 @@ class Raises(SessionJob):
                     raise ValueError(f"a stack of TVM's\n{task} has no such loop")
 
 
-def work(folder: Path, job: Killed | Raises) -> Work:
-    return Work(job, [], tuned_tiny.fingerprint(), {"of": "a test"}, folder)
+def asked_of(kind: type[SessionJob], folder: Path, **more: object) -> SessionJob:
+    return tuned_tiny.job_of(kind, [], folder, TuneOptions(), **more)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_child_interrupts_and_costs_no_task(tmp_path, number):
-    asked = work(tmp_path, Killed(int(number)))
+    asked = asked_of(Killed, tmp_path, number=int(number))
     with pytest.raises(KeyboardInterrupt):
         supervise(asked)
-    journal = Journal(journal_path(tmp_path, asked.header), asked.header)
-    journal.close()
+    with asked.opened() as journal:
+        pass
     assert [event["kind"] for event in journal.events] == ["start"]
 
 
 @pytest.mark.slow
 def test_the_first_interrupt_ends_with_what_was_measured(tmp_path):
-    asked = work(tmp_path, Killed(int(signal.SIGINT)))
+    asked = asked_of(Killed, tmp_path, number=int(signal.SIGINT))
     with ending_early(tmp_path / "end"):
         assert [event["kind"] for event in supervise(asked)] == ["start", "finish"]
         with pytest.raises(KeyboardInterrupt):
@@ -72,7 +68,7 @@ def test_the_first_interrupt_ends_with_what_was_measured(tmp_path):
 
 @pytest.mark.slow
 def test_an_exception_costs_its_task_only(tmp_path, capfd):
-    events = supervise(work(tmp_path, Raises(begins=True)))
+    events = supervise(asked_of(Raises, tmp_path, begins=True))
     assert [(event["kind"], event["task"]) for event in events] == [
         ("start", "conv"),
         ("crash", "conv"),
@@ -89,4 +85,4 @@ def test_an_exception_costs_its_task_only(tmp_path, capfd):
 @pytest.mark.slow
 def test_an_exception_outside_of_any_task_ends_the_run(tmp_path):
     with pytest.raises(JobFailedError, match="Traceback"):
-        supervise(work(tmp_path, Raises(begins=False)))
+        supervise(asked_of(Raises, tmp_path, begins=False))

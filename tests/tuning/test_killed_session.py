@@ -11,11 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fewtune.errors import JournalError
 from fewtune.storage.journal import Journal
-from fewtune.tuning.child_process import lay_crash
-from fewtune.tuning.session import TuneJob
-from fewtune.tuning.tune import run_session
+from fewtune.tuning.job import SessionJob, lay_crash, measured
+from fewtune.tuning.tune import TuneJob
 from tests import tuned_tiny
 from tests.made.sessions import batches, conv, events_of, session
 from tests.waiting import until
@@ -29,16 +27,20 @@ def events_in(folder: Path) -> list[dict]:
 
 
 def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path):
-    task, fingerprint = conv("c"), tuned_tiny.fingerprint()
+    task = conv("c")
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
-    arguments = ([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
+    job = tuned_tiny.job_of(TuneJob, [task], tmp_path, options)
 
     def run_in_own_group() -> None:
         os.setsid()
-        run_session(*arguments)
+        measured(job, [task])
 
     def trials() -> list[dict]:
-        return [entry for event in events_in(tmp_path) for entry in event.get("trials", [])]
+        return [
+            entry
+            for event in events_in(tmp_path)
+            for entry in event.get("by_task", {}).get(task.info.name, [])
+        ]
 
     def is_at(moment: str) -> bool:
         return any(event["kind"] == moment for event in events_in(tmp_path))
@@ -48,7 +50,7 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
         return is_at(moment)
 
     before: list[dict] = []
-    for moment in ("start", "default", "batch"):
+    for moment in ("start", "round"):
         child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
         child.start()
         try:
@@ -63,28 +65,28 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
         before = trials()
     assert 3 <= len(before) <= 9
 
-    state = run_session(*arguments)
+    state = measured(job, [task])
     after = trials()
     assert after[: len(before)] == before
     assert len(after) == state.trials == 9
     assert len({json.dumps(entry["trace"]) for entry in after}) == 9
     assert [t.as_json() for t in state.tasks[task.info.name].trials] == after
-    assert sum(event["kind"] == "default" for event in events_in(tmp_path)) == 1
     assert state.stopped_by == "trials"
 
 
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
-    task, fingerprint = conv("c"), tuned_tiny.fingerprint()
+    task = conv("c")
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
+    job = tuned_tiny.job_of(TuneJob, [task], tmp_path, options)
 
     def run_in_own_group() -> None:
         os.setsid()
-        run_session([task], TuneJob([task.info.name], options), fingerprint, tmp_path)
+        measured(job, [task])
 
     child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
     child.start()
     try:
-        until(lambda: any(event["kind"] == "batch" for event in events_in(tmp_path)), pause_s=0.005)
+        until(lambda: any(event["kind"] == "round" for event in events_in(tmp_path)), pause_s=0.005)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         # The tuning process, the one that forks workers, and the workers.
@@ -106,14 +108,30 @@ def in_group(group: int) -> list[int]:
     return found
 
 
+def begun(folder: Path, *events: dict) -> SessionJob:
+    """A job whose journal holds events."""
+    job = tuned_tiny.job_of(TuneJob, [], folder, tuned_tiny.OPTIONS)
+    with job.opened() as journal:
+        for event in events:
+            journal.append(event)
+    return job
+
+
+def test_a_crash_is_the_fault_of_the_task_begun_last(tmp_path):
+    start = {"kind": "start", "task": "a"}
+    job = begun(tmp_path / "one", start)
+    assert lay_crash(job, "SIGSEGV") == "a"
+    with job.opened() as journal:
+        assert journal.events == [start, {"kind": "crash", "task": "a", "signal": "SIGSEGV"}]
+    # No task was begun since.
+    assert lay_crash(job, "SIGSEGV") == lay_crash(begun(tmp_path / "empty"), "SIGSEGV") == ""
+
+
 def test_a_crash_costs_its_task_only(tmp_path):
     path = tmp_path / "journal.jsonl"
     bad, good = conv("b").info.name, conv("c").info.name
     journal = Journal(path, {})
-    journal.append({"kind": "start", "task": bad})
-    journal.close()
-    journal = Journal(path, {})
-    assert lay_crash(journal, "SIGSEGV") == bad
+    journal.append({"kind": "crash", "task": bad, "signal": "SIGSEGV"})
     journal.close()
     made = session(path, "bc", least_gain=0.0)
     assert made.run() == "trials"
@@ -123,18 +141,3 @@ def test_a_crash_costs_its_task_only(tmp_path):
     line = made.state.tasks[bad].report()
     assert (line.status, line.note) == ("crashed", "its search crashed (SIGSEGV)")
     assert made.state.tasks[good].report().status == "tuned"
-
-
-def test_a_crash_outside_of_any_task_ends_the_run(tmp_path):
-    journal = Journal(tmp_path / "empty.jsonl", {})
-    with pytest.raises(JournalError, match="SIGSEGV. outside of any task"):
-        lay_crash(journal, "SIGSEGV")
-    journal.close()
-    journal = Journal(tmp_path / "crashed.jsonl", {})
-    for event in ({"kind": "start", "task": "a"}, {"kind": "crash", "task": "a", "signal": "X"}):
-        journal.append(event)
-    journal.close()
-    journal = Journal(tmp_path / "crashed.jsonl", {})
-    with pytest.raises(JournalError, match="outside of any task"):
-        lay_crash(journal, "SIGSEGV")
-    journal.close()

@@ -28,21 +28,3 @@ def test_a_converged_run_stays_so_until_more_patience_is_asked_for(tmp_path):
     patient = session(path, "bc", **{**options, "least_gain": 0.0})
     assert patient.run() == "trials"
     assert patient.state.trials == 24
-
-
-def test_a_threshold_is_of_the_whole_model(tmp_path):
-    made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
-    for state in made.state.tasks.values():
-        state.progress.weight, state.progress.best_s = 1, [1.0]
-    assert made.is_worth_it(0.2)
-    assert not made.is_worth_it(0.19)
-    # These two are half of the model: the same seconds are half as large a part of it.
-    half = session(tmp_path / "half.jsonl", "bc", least_gain=0.1, covered=0.5)
-    for state in half.state.tasks.values():
-        state.progress.weight, state.progress.best_s = 1, [1.0]
-    assert not half.is_worth_it(0.39)
-    assert half.is_worth_it(0.4)
-    first = next(iter(half.state.tasks.values()))
-    first.progress.stands_for = 3.0
-    assert not half.is_worth_it(0.79)
-    assert half.is_worth_it(float("inf"))

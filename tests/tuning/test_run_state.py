@@ -5,18 +5,19 @@ import json
 import pytest
 
 from fewtune.trial.trial import Trial
-from fewtune.tuning.run_state import RunState
-from fewtune.tuning.task_state import PriorResult, TaskState
+from fewtune.tuning.final import Final
+from fewtune.tuning.state import RunState, Start, TaskState
 from tests.made.tasks import made_task, trial
 
 
 def state_of(
     *trials: Trial, default: Trial | None = None, finals_s: dict[str, float] | None = None
 ) -> TaskState:
-    state = RunState([made_task("conv")], ["conv"]).tasks["conv"]
+    state = TaskState(made_task("conv"))
     for each in trials:
         state.add(each)
-    state.default = default
+    if default is not None:
+        state.default_key, state.known[default.key] = default.key, default
     state.finals_s = {json.dumps([name]): value for name, value in (finals_s or {}).items()}
     return state
 
@@ -35,7 +36,7 @@ def test_valid_trials_and_the_default_are_ranked_by_median():
     state = state_of(SLOW, FAILED, FAST, TIED, default=DEFAULT)
     assert names(state.ranked()) == ["fast", "tied", "default", "slow"]
     assert names(state.published()) == names(state.ranked())
-    assert state.best_s == 1.0
+    assert state.current_s == 1.0
 
 
 def test_the_final_decides_among_the_finalists():
@@ -64,13 +65,11 @@ def test_a_task_without_trials_publishes_its_default_or_nothing():
 
 def test_the_report_gives_milliseconds_and_the_final_figures():
     state = state_of(FAST, FAILED, default=DEFAULT, finals_s={"fast": 1.25, "default": 2.25})
-    state.spent_s = 12.34567
-    state.progress.finished = "no 1 % gain in 2 trials"
+    state.finished = "no 1 % gain in 2 trials"
     line = state.report()
     assert (line.task, line.status, line.trials) == ("conv", "tuned", 2)
     assert (line.best_ms, line.default_ms) == (1250.0, 2250.0)
     assert line.failures == {"build_error": 1}
-    assert line.tuning_s == 12.346
     assert line.note == "no 1 % gain in 2 trials"
 
 
@@ -99,59 +98,56 @@ def test_a_task_of_which_nothing_ran_has_no_figures():
     assert (line.default_ms, line.best_ms) == (None, None)
 
 
-def test_a_run_is_rebuilt_from_its_events():
+def of_round(name: str, elapsed_s: float, final: Final, *trials: Trial) -> dict:
     phases = {"search_s": 1.0, "build_s": 2.0, "run_s": 3.0, "model_update_s": 4.0}
-    run = RunState([made_task("a", weight=3), made_task("b")], ["a"])
-    run.replay(
-        [
-            {"kind": "start", "task": "a"},
-            {"kind": "default", "task": "a", "elapsed_s": 1, "trial": DEFAULT.as_json()},
-            {"kind": "default", "task": "b", "elapsed_s": 2, "trial": SLOW.as_json()},
-            {"kind": "phases", "elapsed_s": 3, "phases": phases},
-            {
-                "kind": "batch",
-                "task": "a",
-                "elapsed_s": 13,
-                "phases": phases,
-                "trials": [{**FAST.as_json(), "pace": 1.5}, FAILED.as_json()],
-            },
-            {"kind": "crash", "task": "a", "signal": "SIGSEGV"},
-            {"kind": "finish", "elapsed_s": 14, "stopped_by": "converged"},
-        ]
-    )
-    assert (run.trials, run.resumed_trials, run.elapsed_s) == (2, 2, 14)
-    assert run.stopped_by == "converged"
+    return {
+        "kind": "round",
+        "round": "alone",
+        "elapsed_s": elapsed_s,
+        "finals": {name: final._asdict()},
+        "defaults": {name: DEFAULT.key},
+        "by_task": {name: [each.as_json() for each in trials]},
+        "donors": {name: [None] * len(trials)},
+        "rest_s": 0.0,
+        "phases": phases,
+    }
+
+
+def test_a_run_is_rebuilt_from_its_events():
+    run = RunState([made_task("a", weight=3), made_task("b")], {})
+    events = [
+        {"kind": "start", "task": "a"},
+        of_round("b", 2, Final.of([DEFAULT.key, SLOW.key], [[[4.0], [5.0]]]), SLOW),
+        of_round("a", 13, Final.of([DEFAULT.key, FAST.key], [[[6.0], [3.0]]]), FAST, FAILED),
+        {"kind": "crash", "task": "a", "signal": "SIGSEGV"},
+        {"kind": "finish", "elapsed_s": 14, "stopped_by": "converged"},
+    ]
+    for event in events:
+        run.take(event)
+    assert (run.trials, run.elapsed_s, run.stopped_by) == (3, 14, "converged")
     assert run.phases.total_s() == 20.0
     state = run.tasks["a"]
-    assert (state.spent_s, state.progress.best_s, state.progress.trials) == (10.0, [1.0], 2)
-    assert (state.crashed, state.progress.finished) == ("SIGSEGV", "crashed")
-    assert set(state.known) == {'["fast"]', '["failed"]'}
-    # 3 * 2 s + 4 s once both defaults are known; then the best of a is 1 s.
+    assert (state.crashed, state.finished, state.current_s) == ("SIGSEGV", "crashed", 1.0)
+    assert set(state.known) == {'["fast"]', '["failed"]', DEFAULT.key}
+    assert state.report().default_ms == 2000.0
+    # 3 * 1 s + 4 s, once both are known.
     points = [(p.elapsed_s, p.trials, p.estimated_latency_ms) for p in run.curve]
-    assert points == [(2, 0, 10_000.0), (13, 2, 7_000.0)]
+    assert points == [(13, 3, 7_000.0)]
+    (held,) = run.rounds.values()
+    assert (held.tasks, held.trials, held.spent_s) == (1, 2, 20.0)
 
 
 def test_a_run_goes_on_from_an_earlier_one():
-    earlier = PriorResult([SLOW], DEFAULT)
-    run = RunState([made_task("a", weight=3), made_task("b")], ["a"], {"a": earlier})
-    state = run.tasks["a"]
-    slow_s, default_s = SLOW.outcome.median_s, DEFAULT.outcome.median_s
-    assert (run.trials, state.best_s, state.earlier) == (0, slow_s, [SLOW])
-    assert (state.progress.best_s, state.progress.default_s) == ([slow_s], default_s)
-    assert state.progress.current_s == min(slow_s, default_s)
-    assert state.progress.finished is None
-    assert set(state.known) == {SLOW.key}
-    assert run.estimated_latency_s is None
-    run.replay(
-        [
-            {"kind": "default", "task": "b", "elapsed_s": 1, "trial": SLOW.as_json()},
-            {"kind": "batch", "task": "a", "phases": {}, "trials": [FAST.as_json()]},
-        ]
+    run = RunState(
+        [made_task("a"), made_task("b")],
+        {"a": Start(trials=[SLOW, DEFAULT], default_key=DEFAULT.key)},
     )
+    state = run.tasks["a"]
+    assert (run.trials, state.current_s) == (0, DEFAULT.outcome.median_s)
+    assert run.estimated_latency_s is None
+    run.take(of_round("a", 1, Final.of([DEFAULT.key, FAST.key], [[[2.0], [1.0]]]), FAST))
     assert (run.trials, state.report().trials) == (1, 1)
-    assert state.progress.best_s == [slow_s, FAST.outcome.median_s]
-    assert set(names(state.published())) == {"fast", "slow", "default"}
-    assert names(state.published())[0] == "fast"
+    assert names(state.published()) == ["fast", "default", "slow"]
 
 
 def test_slow_candidates_that_nobody_checked_are_published_behind_all_others():

@@ -9,7 +9,7 @@ the model measures a contender of every task.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,7 +28,7 @@ from fewtune.task.extract import Task
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
-from fewtune.tuning.task_state import TaskState
+from fewtune.tuning.state import TaskState
 from fewtune.workers.model_runner import Contender
 from fewtune.workers.pool import WorkerHandle, call_all
 from fewtune.workers.worker import Candidate, Made, Worker
@@ -48,34 +48,44 @@ class Judged(NamedTuple):
     ----------
     finals : dict of Final
         By task, of the contenders that worked.
-    failures : dict of Outcome
-        By task and key, of the others.
+    outcomes : dict of Outcome
+        By task and key.
     rest_s : float
         Seconds of a run of the model in kernels of no contender.
-    unchecked : frozenset of tuple of str
-        Task and key of those that were too slow for their outputs to be compared.
     """
 
     finals: dict[str, Final]
-    failures: dict[tuple[str, str], Outcome]
+    outcomes: dict[tuple[str, str], Outcome]
     rest_s: float = 0.0
-    unchecked: frozenset[tuple[str, str]] = frozenset()
 
 
 class Entry(NamedTuple):
     """A task's contenders by their traces; the first is what the library has.
 
-    Of the others, the proposals were never measured; each has a donor, or none.
+    Attributes
+    ----------
+    state : TaskState
+    keys : list of str
+    asked : list of Proposal
+        What its search proposed, known ones and repeats included.
+    donors : dict of str
+        Those of the contenders that were never measured: whose schedule each is, or None.
     """
 
     state: TaskState
     keys: list[str]
-    proposals: list[Proposal]
-    donors: list[str | None]
+    asked: list[Proposal]
+    donors: dict[str, str | None]
 
     @property
     def name(self) -> str:
-        return self.state.task.info.name
+        return self.state.name
+
+    def module(self, key: str, target: tvm.target.Target) -> tvm.IRModule:
+        """The scheduled module of a contender."""
+        made = (each.schedule for each in self.asked if each.key == key)
+        task = self.state.task
+        return (next(made, None) or replay(task.mod, Trial(key, None, None), target)).mod
 
 
 class Alone:
@@ -92,33 +102,30 @@ class Alone:
 
     def judged(self, entries: list[Entry]) -> Judged:
         """Measure the contenders of some tasks; those of a task are built together."""
-        every = [(entry.state, key) for entry in entries for key in entry.keys]
-        outcomes = self._measurer.measure(
-            [replay(s.task.mod, Trial(key, None, None), self._target).mod for s, key in every],
-            [module_specs(state.task.mod) for state, _ in every],
+        every = [(each, key) for each in entries for key in each.keys if key != DEFAULT]
+        measured = self._measurer.measure(
+            [entry.module(key, self._target) for entry, key in every],
+            [module_specs(entry.state.task.mod) for entry, _ in every],
             # What a task has is first, and the bar: an earlier time may be of another pace, and who
             # is slower than the bar is not checked.
             [None] * len(every),
-            races=[state.task.info.name for state, _ in every],
-            checks=[s.check._replace(is_default=key == s.default_key) for s, key in every],
+            races=[entry.name for entry, _ in every],
+            checks=[
+                entry.state.check._replace(is_default=key == entry.state.default_key)
+                for entry, key in every
+            ],
         )
-        slow = {
-            (state.task.info.name, key)
-            for (state, key), outcome in zip(every, outcomes, strict=True)
-            if not outcome.is_checked
-        }
-        found = Judged({}, {}, unchecked=frozenset(slow))
-        samples: dict[str, dict[str, list[float]]] = {}
-        for (state, key), outcome in zip(every, outcomes, strict=True):
-            name = state.task.info.name
-            if outcome.run_s:
-                of_all = [state.progress.weight * each for each in outcome.run_s]
-                samples.setdefault(name, {})[key] = of_all
-            else:
-                found.failures[name, key] = outcome
-        for name, by_key in samples.items():
-            found.finals[name] = Final.of(list(by_key), [list(by_key.values())])
-        return found
+        outcomes = dict(zip(((entry.name, key) for entry, key in every), measured, strict=True))
+        finals = {}
+        for entry in entries:
+            samples = {
+                key: [entry.state.weight * run_s for run_s in outcome.run_s]
+                for (name, key), outcome in outcomes.items()
+                if name == entry.name and outcome.run_s
+            }
+            if samples:
+                finals[entry.name] = Final.of([*samples], [[*samples.values()]])
+        return Judged(finals, outcomes)
 
 
 class InModel:
@@ -137,7 +144,7 @@ class InModel:
     def __init__(
         self, skeleton: Skeleton, tasks: list[Task], measurer: Measurer, threads: int
     ) -> None:
-        self._threads_of_kernels = threads
+        self._link: Callable[..., None] = with_own_threads(threads)
         self._skeleton, self._measurer = skeleton, measurer
         called = {site.workload for site in skeleton.sites}
         self._tasks = [task for task in tasks if task.info.workload in called]
@@ -150,84 +157,78 @@ class InModel:
 
     def offer(self, state: TaskState, key: str) -> None:
         """Begin to build a contender; it is measured by the next `judged`."""
-        wanted = None if state.is_right(key) else state.check
-        self._make(state.task.info.name, key, wanted)
+        self._make(state.name, key, None if state.is_right(key) else state.check)
 
     def judged(self, entries: list[Entry]) -> Judged:
         """Measure the contenders of some tasks, which were offered."""
         keys = {task.info.name: [DEFAULT] for task in self._tasks}
         keys |= {entry.name: entry.keys for entry in entries}
+        able: dict[str, dict[str, Made]] = {}
+        outcomes: dict[tuple[str, str], Outcome] = {}
         with self._measurer.phases.timed("build_s"):
-            for name in keys:
-                for key in keys[name]:
-                    self._make(name, key, None)
-            made = {each: future.result() for each, future in self._made.items()}
-        failures = {
-            (name, key): failure
-            for name in keys
-            for key in keys[name]
-            if (failure := _failure(made[name, key])) is not None
-        }
-        able = {n: [key for key in keys[n] if (n, key) not in failures] for n in keys}
-        for name in [name for name, left in able.items() if not left]:
-            # The model needs a kernel at each place.
-            self._make(name, DEFAULT, None)
-            made[name, DEFAULT] = self._made[name, DEFAULT].result()
-            able[name] = [DEFAULT]
-        samples = self._run(
-            {
-                task.info.workload: [made[task.info.name, key] for key in able[task.info.name]]
-                for task in self._tasks
-            }
-        )
-        finals = {
-            task.info.name: Final.of(
-                able[task.info.name], [each[task.info.workload] for each in samples]
-            )
-            for task in self._tasks
-        }
-        asked = {entry.name for entry in entries}
-        return Judged(
-            {name: final for name, final in finals.items() if name in asked},
-            failures,
-            sum(final.time_s(0) for name, final in finals.items() if name not in asked),
-        )
+            begun = {name: {k: self._make(name, k) for k in each} for name, each in keys.items()}
+            for name, of_task in begun.items():
+                found = {key: future.result() for key, future in of_task.items()}
+                if not any(isinstance(each, Made) for each in found.values()):
+                    # The model needs a kernel at each place.
+                    found[DEFAULT] = self._make(name, DEFAULT).result()
+                able[name] = {k: made for k, made in found.items() if isinstance(made, Made)}
+                outcomes |= {(name, k): e for k, e in found.items() if isinstance(e, Outcome)}
+        samples = self._run({each.info.workload: able[each.info.name] for each in self._tasks})
+        finals, rest_s = {}, 0.0
+        asked = {entry.name: entry for entry in entries}
+        for task in self._tasks:
+            name = task.info.name
+            final = Final.of([*able[name]], [each[task.info.workload] for each in samples])
+            if name not in asked:
+                rest_s += final.time_s(0)
+                continue
+            finals[name] = final
+            for place, key in enumerate(final.keys):
+                time_s = final.time_s(place) / asked[name].state.weight
+                outcomes[name, key] = Outcome([time_s])
+        return Judged(finals, outcomes, rest_s)
 
     def close(self) -> None:
         """Build no further."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _make(self, name: str, key: str, wanted: ScheduleCheck | None) -> None:
-        if (name, key) in self._made:
-            return
+    def _make(
+        self, name: str, key: str, wanted: ScheduleCheck | None = None
+    ) -> Future[Made | Outcome]:
+        """Begin to build a contender, unless that was done before."""
         candidate = Candidate(self._modules[name], key or None)
 
         def made() -> Made | Outcome:
             handle = self._free.get()
             try:
-                return handle.call(_LIMIT_S, Worker.make, candidate, wanted)
+                found = handle.call(_LIMIT_S, Worker.make, candidate, wanted)
+                return Outcome(None, WRONG_OUTPUT, found.fault) if found.fault else found
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.of(fault, running=False)
             finally:
                 self._free.put(handle)
 
-        self._made[name, key] = self._threads.submit(made)
+        if (name, key) not in self._made:
+            self._made[name, key] = self._threads.submit(made)
+        return self._made[name, key]
 
-    def _run(self, made: dict[str, list[Any]]) -> list[dict[str, list[list[float]]]]:
+    def _run(self, made: dict[str, dict[str, Made]]) -> list[dict[str, list[list[float]]]]:
         """What each worker measured, by workload; they run one after the other."""
         pool, phases = self._measurer.pool, self._measurer.phases
         handles = pool.handles[:_PROCESSES]
-        objects = {f"{w}_{n}": one.object for w, each in made.items() for n, one in enumerate(each)}
-        contenders = {
-            workload: [Contender(f"{workload}_{n}", one.shapes) for n, one in enumerate(each)]
-            for workload, each in made.items()
-        }
+        objects: dict[str, Any] = {}
+        contenders: dict[str, list[Contender]] = {}
+        for workload, each in made.items():
+            for place, one in enumerate(each.values()):
+                symbol = f"{workload}_{place}"
+                objects[symbol] = one.object
+                contenders.setdefault(workload, []).append(Contender(symbol, one.shapes))
         try:
             with phases.timed("build_s"), tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
                 library = f"{scratch}/contenders.so"
                 try:
-                    link = with_own_threads(self._threads_of_kernels)
-                    link(library, renamed(objects, Path(scratch)))
+                    self._link(library, renamed(objects, Path(scratch)))
                 except (CalledProcessError, RuntimeError) as fault:
                     # A kept kernel is damaged, or gone.
                     raise RequestFailedError(f"contenders are not linked: {fault}") from fault
@@ -242,16 +243,3 @@ class InModel:
             raise
         finally:
             pool.tidy()
-
-
-def _failure(found: Made | Outcome) -> Outcome | None:
-    if isinstance(found, Outcome):
-        return found
-    return Outcome(None, WRONG_OUTPUT, found.fault) if found.fault else None
-
-
-def near(ranked: Iterable[Trial], ratio: float, most: int) -> list[str]:
-    """The keys of the fastest trials, given fastest first, that take at most ``ratio`` times it."""
-    fastest_s, *_ = [trial.outcome.median_s for trial in ranked] or [0.0]
-    keys = [trial.key for trial in ranked if trial.outcome.median_s <= ratio * fastest_s]
-    return keys[:most]
