@@ -69,9 +69,8 @@ def asleep(key: str, whole: dict[str, Any] | None) -> Answer:
     time.sleep(SLEEP_S * _BATCH)
     trials = [{"trace": [secrets.token_hex(8)], "run_s": [1e-3]} for _ in range(_BATCH)]
     phases = {"run_s": SLEEP_S * _BATCH}
-    tried = {"by_task": {name: trials}, "donors": {name: [None] * _BATCH}}
-    rest = {"finals": {}, "defaults": {}, "rest_s": 0.0, "phases": phases}
-    event = {"kind": "round", "round": "alone", **tried, **rest}
+    event = {"kind": "round", "round": "alone", "by_task": {name: trials}, "phases": phases}
+    event |= {"donors": {name: [None] * _BATCH}, "finals": {}, "defaults": {}, "rest_s": 0.0}
     return Answer("batch" if _LEFT[key] else "done", [event])
 
 
@@ -197,10 +196,9 @@ def times_of(journals: Path) -> dict[str, dict[str, float]]:
     for line in path.read_text().splitlines():
         event = json.loads(line.partition(" ")[2])  # after the checksum
         for task, trials in event.get("by_task", {}).items():
-            for trial in trials:
-                if trial.get("run_s"):
-                    of_task = times_s.setdefault(task, {})
-                    of_task[json.dumps(trial["trace"])] = statistics.median(trial["run_s"])
+            valid = [trial for trial in trials if trial.get("run_s")]
+            found = {json.dumps(each["trace"]): statistics.median(each["run_s"]) for each in valid}
+            times_s.setdefault(task, {}).update(found)
     return times_s
 
 

@@ -110,9 +110,8 @@ def _trials(content: bytes) -> list[str]:
             continue
         if isinstance(event, dict) and event.get("kind") == "round":
             for task, trials in event["by_task"].items():
-                for trial in trials:
-                    digest = zlib.crc32(json.dumps(trial["trace"]).encode())
-                    found.append(f"{task} {digest:08x}")
+                traces = (json.dumps(trial["trace"]).encode() for trial in trials)
+                found += [f"{task} {zlib.crc32(trace):08x}" for trace in traces]
     return found
 
 
