@@ -286,8 +286,7 @@ class FleetRun:
         self._events = list(journal.events)
         self._state: RunState | None = None
         if isinstance(job, TuneJob):
-            self._state = RunState(job.unpacked(), job.starts)
-            self._state.resume(journal)
+            self._state = RunState(job.unpacked(), job.starts, journal.events)
         elapsed_s = max((event.get("elapsed_s", 0.0) for event in self._events), default=0.0)
         self._began_s = time.perf_counter() - elapsed_s
         self._class = class_of(job.fingerprint)

@@ -40,6 +40,8 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
 ) -> tuple[Selection, SimilarityMatrix]:
     """Cluster the tasks by the similarity of their tuning spaces.
 
+    Tasks that have no tuning space, or one that samples nothing, are set aside.
+
     Parameters
     ----------
     tasks : sequence of Task
@@ -64,56 +66,18 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
         Similarities of the clustered tasks.
     """
     is_plain = options.method in ("all", PREDICT)
+    bank = None if is_plain else bank
     twins = {} if is_plain else twins_of([task.info for task in tasks])
-    rest = [task for task in tasks if task.info.name not in twins]
-    donors = None if is_plain else bank
-    # To predict, no space has to be generated: nothing is compared.
-    compared = [] if options.method == PREDICT else worth_searching(rest, options)
-    spaces = {task.info.name: _space(task, target, donors) for task in compared}
-    selection, matrix = select_from_spaces(
-        rest, spaces, options, model=model, strategy=strategy, bank=donors
+    able = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
+    worth = sorted(
+        (task for task in able if task.info.name not in twins),
+        key=lambda task: (-task.info.share, task.info.name),
     )
-    served = {*selection.representatives, *selection.dependents, *selection.alone}
-    served |= set(selection.banked)
-    idle = [name for name, twin in twins.items() if twin not in served]
-    lines = predicted.tasks if predicted is not None else []
-    return selection.model_copy(
-        update={
-            "known": [line.task for line in lines if line.spread < UNKNOWN],
-            "twins": {name: twin for name, twin in twins.items() if twin in served},
-            "set_aside": selection.set_aside + idle,
-        }
-    ), matrix
-
-
-def worth_searching(tasks: Sequence[Task], options: SelectOptions) -> list[Task]:
-    """The tasks that are worth a search, that with the largest share of the model's time first."""
-    found = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    return sorted(found, key=lambda task: (-task.info.share, task.info.name))
-
-
-def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
-    """The design space of a task; that of one the bank holds itself need not be generated."""
-    own = bank.entry(task.info.workload) if bank is not None else None
-    return own.space if own is not None else design_space(task.mod, target)
-
-
-def select_from_spaces(
-    tasks: Sequence[Task],
-    spaces: dict[str, DesignSpace],
-    options: SelectOptions,
-    *,
-    model: str,
-    strategy: str,
-    bank: Bank | None = None,
-) -> tuple[Selection, SimilarityMatrix]:
-    """`select_tasks`, given the design spaces by task name; needs no compiler.
-
-    Tasks that have no space here, or one that samples nothing, are set aside.
-    """
-    worth = worth_searching(tasks, options)
-    searched = [t for t in worth if t.info.name in spaces and spaces[t.info.name].has_samplings]
-    banked = _banked(searched, spaces, options, bank)
+    # To predict, no space has to be generated: nothing is compared.
+    compared = [] if options.method == PREDICT else worth
+    spaces = {task.info.name: _space(task, target, bank) for task in compared}
+    searched = [task for task in compared if spaces[task.info.name].has_samplings]
+    banked = {} if bank is None else _banked(searched, spaces, options, bank)
     chosen = [task for task in searched if task.info.name not in banked]
     names = [task.info.name for task in chosen]
     matrix = SimilarityMatrix(
@@ -122,18 +86,28 @@ def select_from_spaces(
     clusters = _clusters(chosen, matrix, options)
     alone = [task.info.name for task in worth] if options.method == PREDICT else []
     used = {*names, *banked, *alone}
+    twins = {name: twin for name, twin in twins.items() if twin in used}
+    lines = predicted.tasks if predicted is not None else []
     selection = Selection(
         model=model,
         strategy=strategy,
         method=options.method,
         clusters=clusters,
         worth=[each.representative for each in clusters if _is_worth_it(each, chosen, options)],
+        known=[line.task for line in lines if line.spread < UNKNOWN],
         alone=alone,
-        set_aside=[task.info.name for task in tasks if task.info.name not in used],
+        set_aside=[t.info.name for t in tasks if t.info.name not in {*used, *twins}],
         set_aside_rule=_rule(spaces, options),
         banked=banked,
+        twins=twins,
     )
     return selection, matrix
+
+
+def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
+    """The design space of a task; that of one the bank holds itself need not be generated."""
+    own = bank.entry(task.info.workload) if bank is not None else None
+    return own.space if own is not None else design_space(task.mod, target)
 
 
 def _clusters(
@@ -169,14 +143,9 @@ def _is_worth_it(cluster: Cluster, tasks: Sequence[Task], options: SelectOptions
 
 
 def _banked(
-    tasks: Sequence[Task],
-    spaces: dict[str, DesignSpace],
-    options: SelectOptions,
-    bank: Bank | None,
+    tasks: Sequence[Task], spaces: Mapping[str, DesignSpace], options: SelectOptions, bank: Bank
 ) -> dict[str, list[BankDonor]]:
     """The tasks that the bank has schedules for, with their donors."""
-    if bank is None or options.method == "all":
-        return {}
     banked = {}
     for task in tasks:
         near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)

@@ -86,10 +86,6 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     tuned = TuneReport.read(tune_directory)
     predicted = PredictReport.read(predict_directory)
     require_own(tune_directory, fingerprint)
-    if not (tuned.is_predicted or LogInfo.read(tune_directory).checked):
-        raise InputError(
-            f"{tune_directory} is a log whose outputs were not compared: tune the model again"
-        )
     database = read_database(tune_directory)
     # Full tuning starts from nothing.
     lines = {} if selection.method == "all" else {line.task: line for line in predicted.tasks}
@@ -120,7 +116,6 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     state = measured(job, contesting, run)
     # What no round has measured is still as it was predicted.
     is_predicted = bool(lines) and not any(each.gains for each in state.tasks.values())
-    tuned_names = [name for name in named if starts[name].trials]
     info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
     write_result(directory, info, state)
     _curve(predicted, predict_directory, tuned, state).write(directory)
@@ -130,9 +125,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         tasks=[
             task_line(state.tasks[name], lines.get(name))
             for name in named
-            if name not in tuned_names
+            if not starts[name].trials
         ],
-        representatives=[state.tasks[name].report() for name in tuned_names],
+        representatives=[state.tasks[n].report() for n in named if starts[n].trials],
         rounds=[*state.rounds.values()],
         note=state.note,
         trials=state.trials,

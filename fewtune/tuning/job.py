@@ -157,10 +157,7 @@ def measured(job: SessionJob, tasks: list[Task], run: Runner | None = None) -> R
     FewtuneError
         What stopped the measuring, in one line.
     """
-    state = RunState(tasks, job.starts)
-    for event in (run or supervise)(job) if job.tasks else []:
-        state.take(event)
-    return state
+    return RunState(tasks, job.starts, (run or supervise)(job) if job.tasks else ())
 
 
 def supervise(job: SessionJob) -> list[dict[str, Any]]:

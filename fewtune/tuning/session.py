@@ -53,8 +53,7 @@ class Session:
         self.options, self.device = job.options, place.device
         self.total_trials = job.total_trials
         self.journal, self.progress = place.journal, place.progress
-        self.state = RunState(place.tasks, job.starts)
-        self.state.resume(place.journal)
+        self.state = RunState(place.tasks, job.starts, place.journal.events)
         self.target = place.device.target
         predictor = predictor_for(job.options.predictor, self.target)
         # Trials of an earlier session of this run are taught by the caller.
@@ -87,10 +86,8 @@ class Session:
 
     def run(self) -> StoppedBy:
         """Hold rounds until the budget is spent or nothing is gained; return the reason."""
-        if self.state.resumed_trials:
-            self.progress.say(
-                f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
-            )
+        if self.state.trials:
+            self.progress.say(f"resuming: {self.state.trials} trials are in {self.journal.path}")
         if self.state.stopped_by is not None and not self._goes_on():
             return self.state.stopped_by
         listen()

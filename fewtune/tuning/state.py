@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from fewtune.artifacts import CurvePoint, RoundName, ShareRound, StoppedBy, TunedTask, TuneStatus
-from fewtune.errors import JournalError
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.progress.progress import Snapshot
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.transfer import Donation
 from fewtune.schedule_check.check import ScheduleCheck
-from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
@@ -257,9 +255,16 @@ class RunState:
     tasks : sequence of Task
     starts : mapping of Start
         By task.
+    events : iterable of dict
+        Of the journal, oldest first.
     """
 
-    def __init__(self, tasks: Sequence[Task], starts: Mapping[str, Start]) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        starts: Mapping[str, Start],
+        events: Iterable[dict[str, Any]] = (),
+    ) -> None:
         self.tasks = {
             task.info.name: TaskState(task, starts.get(task.info.name, Start())) for task in tasks
         }
@@ -272,28 +277,11 @@ class RunState:
         self.rounds: dict[str, ShareRound] = {}
         self.phases = Phases()
         self.elapsed_s, self.stolen_s = 0.0, 0.0
-        self.resumed_trials = 0
         self.stopped_by: StoppedBy | None = None
         # What a finished run took for too small a gain.
         self.least_gain: float | None = None
-
-    def resume(self, journal: Journal) -> None:
-        """Take in the events of a journal, oldest first.
-
-        Raises
-        ------
-        JournalError
-            If this version does not know one of them.
-        """
-        try:
-            for event in journal.events:
-                self.take(event)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise JournalError(
-                f"{journal.path} holds an event that this version does not know "
-                f"({type(error).__name__}: {error}); move it away to start anew"
-            ) from None
-        self.resumed_trials = self.trials
+        for event in events:
+            self.take(event)
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in one event of the journal."""

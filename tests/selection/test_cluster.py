@@ -1,6 +1,7 @@
 """Clusters, representatives and what is set aside, on small graphs worked out by hand."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from fewtune.artifacts import Selection
 from fewtune.options import SelectOptions
 from fewtune.selection.cluster import cliques, representative
 from fewtune.selection.heat_map import write_similarity
-from fewtune.selection.select import select_from_spaces
+from fewtune.selection.select import select_tasks
 from tests.made.banks import entry, made_bank, task_info
 from tests.made.banks import tiles as space
 
@@ -25,7 +26,7 @@ def symmetric(count: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
 
 def task(name: str, share: float, operator: str = "conv2d", flops: float = 1e3) -> SimpleNamespace:
     info = task_info(name, workload=name, operator=operator, share=share, flops=flops)
-    return SimpleNamespace(info=info, mod=None)
+    return SimpleNamespace(info=info, mod=name)
 
 
 # Two cliques, a b c and c d, that share c; e is alone.
@@ -48,8 +49,10 @@ SPACES = {
 
 
 def select(tasks=TASKS, spaces=SPACES, bank=None, **options: object):
-    given = {"model": "net", "strategy": "selective", "bank": bank}
-    return select_from_spaces(tasks, spaces, SelectOptions(**options), **given)
+    given = {"target": None, "model": "net", "strategy": "selective", "bank": bank}
+    # A task's module is its name here.
+    with mock.patch("fewtune.selection.select.design_space", lambda name, _: spaces[name]):
+        return select_tasks(tasks, SelectOptions(**options), **given)
 
 
 def test_a_task_in_two_cliques_goes_to_the_larger_sum():

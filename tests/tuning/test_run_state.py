@@ -114,7 +114,6 @@ def of_round(name: str, elapsed_s: float, final: Final, *trials: Trial) -> dict:
 
 
 def test_a_run_is_rebuilt_from_its_events():
-    run = RunState([made_task("a", weight=3), made_task("b")], {})
     events = [
         {"kind": "start", "task": "a"},
         of_round("b", 2, Final.of([DEFAULT.key, SLOW.key], [[[4.0], [5.0]]]), SLOW),
@@ -122,8 +121,7 @@ def test_a_run_is_rebuilt_from_its_events():
         {"kind": "crash", "task": "a", "signal": "SIGSEGV"},
         {"kind": "finish", "elapsed_s": 14, "stopped_by": "converged"},
     ]
-    for event in events:
-        run.take(event)
+    run = RunState([made_task("a", weight=3), made_task("b")], {}, events)
     assert (run.trials, run.elapsed_s, run.stopped_by) == (3, 14, "converged")
     assert run.phases.total_s() == 20.0
     state = run.tasks["a"]
