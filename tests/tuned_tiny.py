@@ -169,14 +169,15 @@ def extracted() -> Path:
     return directory
 
 
-def predict_job(directory: Path, options: PredictOptions) -> PredictJob:
-    """The prediction of every task into a new folder."""
-    directory.mkdir()
+def predict_job(directory: Path | None, options: PredictOptions) -> PredictJob:
+    """The prediction of every task, into a new folder if one is given."""
+    if directory is not None:
+        directory.mkdir()
     return PredictJob(
         tasks=extracted(),
         fingerprint=machine(),
         options=options,
-        directory=directory,
+        directory=directory or scratch(),
         model=NAME,
         strategy="selective",
     )

@@ -15,22 +15,20 @@ upwards (the winner's curse). So only points count whose register tile the rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewtune.artifacts import Fingerprint, PredictedTask, Prediction, TaskInfo
+from fewtune.artifacts import Fingerprint, PredictedTask, TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
 from fewtune.options import PredictOptions
 from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
-from fewtune.predictor.predictor import Predictor, consensus_for, predictor_for
-from fewtune.process.apart import at, in_step
+from fewtune.predictor.predictor import consensus_for, predictor_for
 from fewtune.runtime.target import has_own_device, is_foreign, target_from_json
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.schedule.space.design_space import Point
@@ -138,18 +136,52 @@ class Chosen(NamedTuple):
     trial: Trial | None
 
 
-@dataclass(frozen=True)
-class _Choosing:
-    """What all tasks of a run are chosen with."""
+class Choosing:
+    """What all tasks of a process are chosen with.
 
-    target: tvm.target.Target
-    predictor: Predictor | None
-    bank: Bank | None
-    maker: KernelMaker | None
-    is_cold: bool
-    seed: int
-    # What was predicted, by task.
-    predicted: dict[str, Donation] = field(default_factory=dict)
+    Parameters
+    ----------
+    tasks : list of Task
+        All tasks of the model.
+    fingerprint : Fingerprint
+    options : PredictOptions
+    bank : Path, optional
+        What `fewtune.bank` wrote.
+
+    Raises
+    ------
+    InputError
+        If the predictor or the bank cannot be used here.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        fingerprint: Fingerprint,
+        options: PredictOptions,
+        bank: Path | None,
+    ) -> None:
+        self._target, self._seed = target_from_json(fingerprint.target), options.seed
+        self._bank = None
+        if bank is not None:
+            require_own(bank, fingerprint)
+            self._bank = Bank.read(bank)
+        self._predictor = consensus_for(options.predictor, self._target)
+        if self._predictor is None and options.predictor == AUTO:
+            # No predictor is for such vectors and threads: the analytic model is better than none.
+            self._predictor = predictor_for(PREDEFINED, self._target)
+        own = [task.info.workload for task in tasks] if options.predictor == AUTO else []
+        trials = learnt.teach(self._predictor, fingerprint, own) if own else 0
+        prediction = prediction_of(self._predictor, self._target)
+        self.prediction = prediction.model_copy(update={"learnt": trials})
+        # Each of several processes runs kernels on one core.
+        set_threads(1)
+        self._maker = None
+        if runs_here(fingerprint):
+            self._maker = KernelMaker(self._target, Checker(self._target))
+        self._is_cold = weights_outgrow_cache(tasks)
+        # What was predicted, by task.
+        self._predicted: dict[str, Donation] = {}
 
     def chosen(self, task: Task, count: int, twin: str | None) -> Chosen:
         """The bank's best schedule of this very task, its twin's, or the first promising one.
@@ -157,14 +189,14 @@ class _Choosing:
         ``count`` points are rated. Each schedule is right.
         """
         try:
-            space = SearchSpace(task.mod, self.target)
+            space = SearchSpace(task.mod, self._target)
             known = self._from_bank(task, space) or self._from_twin(task, space, twin)
-            return known or self._predicted(task, space, count)
+            return known or self._best_rated(task, space, count)
         except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
-            return _default(task, f"no schedule could be predicted: {last_line(fault)}")
+            return default_of(task, f"no schedule could be predicted: {last_line(fault)}")
 
     def _from_bank(self, task: Task, space: SearchSpace) -> Chosen | None:
-        entry = self.bank.entry(task.info.workload) if self.bank is not None else None
+        entry = self._bank.entry(task.info.workload) if self._bank is not None else None
         if entry is None:
             return None
         known: dict[str, Any] = {"origin": entry.origin, "known_ms": entry.best_ms}
@@ -176,11 +208,11 @@ class _Choosing:
         return None if trial is None else Chosen(_line(task, "known", spread=0.0, **known), trial)
 
     def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:
-        donation = self.predicted.get(twin or "")
+        donation = self._predicted.get(twin or "")
         trial = donation and self._moved(task, space, donation, UNMEASURED_S)
         if not trial:
             return None
-        spread = spread_of(self.predictor, self.target)
+        spread = spread_of(self._predictor, self._target)
         return Chosen(_line(task, "predicted", spread=spread, note=f"as {twin}"), trial)
 
     def _moved(
@@ -192,13 +224,13 @@ class _Choosing:
             return None
         return Trial(trace_key(made.schedule.trace), [time_s], None)
 
-    def _predicted(self, task: Task, space: SearchSpace, count: int) -> Chosen:
-        random = np.random.default_rng([self.seed, *task.info.name.encode()])
+    def _best_rated(self, task: Task, space: SearchSpace, count: int) -> Chosen:
+        random = np.random.default_rng([self._seed, *task.info.name.encode()])
         prior, guide = Prior(space), None
-        if self.predictor is not None:
-            guide = Guide.of(space, prior, self.predictor, is_cold=self.is_cold)
+        if self._predictor is not None:
+            guide = Guide.of(space, prior, self._predictor, is_cold=self._is_cold)
         points = most_promising(space, prior, guide, count, random)
-        spread = spread_of(self.predictor, self.target) if guide is not None else UNKNOWN
+        spread = spread_of(self._predictor, self._target) if guide is not None else UNKNOWN
         fault = "" if points else "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             made = space.make(point, seed=place + 1)
@@ -207,7 +239,7 @@ class _Choosing:
                 continue
             fault = self._fault(task, made.schedule)
             if not fault:
-                self.predicted[task.info.name] = Donation.of(made.schedule.trace)
+                self._predicted[task.info.name] = Donation.of(made.schedule.trace)
                 line = _line(
                     task,
                     "predicted",
@@ -221,83 +253,14 @@ class _Choosing:
                 )
                 trial = Trial(trace_key(made.schedule.trace), [UNMEASURED_S], None)
                 return Chosen(line, trial)
-        return _default(task, fault, len(points))
+        return default_of(task, fault, len(points))
 
     def _fault(self, task: Task, schedule: tvm.s_tir.Schedule) -> str:
         """What is wrong with a schedule's outputs; empty where it cannot run here."""
-        if self.maker is None:
+        if self._maker is None:
             return ""
         wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
-        return self.maker.make(schedule.mod, wanted).fault
-
-
-def choose_schedules(
-    tasks: list[Task],
-    points: Mapping[str, int],
-    fingerprint: Fingerprint,
-    options: PredictOptions,
-    bank_directory: Path | None = None,
-    left_out: Mapping[str, str] | None = None,
-) -> tuple[dict[str, Chosen], Prediction]:
-    """Choose a schedule for some tasks of a model.
-
-    Parameters
-    ----------
-    tasks : list of Task
-        All tasks of the model.
-    points : mapping of str to int
-        How many points to rate of each task to choose for. A task's schedule does not depend on
-        others but its twin of the largest shape.
-    fingerprint : Fingerprint
-    options : PredictOptions
-    bank_directory : Path, optional
-        What `fewtune.bank` wrote.
-    left_out : mapping of str, optional
-        Tasks that keep their default schedule, by name, with the reason.
-
-    Returns
-    -------
-    chosen : dict of Chosen
-        By task.
-    prediction : Prediction
-        Which predictor rated their points.
-
-    Raises
-    ------
-    InputError
-        If the predictor or the bank cannot be used here.
-    """
-    target = target_from_json(fingerprint.target)
-    bank = None
-    if bank_directory is not None:
-        require_own(bank_directory, fingerprint)
-        bank = Bank.read(bank_directory)
-    predictor = consensus_for(options.predictor, target)
-    if predictor is None and options.predictor == AUTO:
-        # No predictor is for such vectors and threads: the analytic model is better than none.
-        predictor = predictor_for(PREDEFINED, target)
-    own = [task.info.workload for task in tasks]
-    trials = learnt.teach(predictor, fingerprint, own) if options.predictor == AUTO else 0
-    # Each of several processes runs kernels on one core.
-    set_threads(1)
-    maker = KernelMaker(target, Checker(target)) if runs_here(fingerprint) else None
-    is_cold = weights_outgrow_cache(tasks)
-    choosing = _Choosing(target, predictor, bank, maker, is_cold, options.seed)
-    wanted = [task for task in tasks if task.info.name in points]
-    twins = twins_of([task.info for task in wanted])
-    wanted.sort(key=lambda task: task.info.name in twins)
-    chosen: dict[str, Chosen] = {}
-    left_out = left_out or {}
-    at("it was reading what it needs", optional=[task.info.name for task in wanted])
-    for task in wanted:
-        name = task.info.name
-        if name in left_out:
-            chosen[name] = _default(task, left_out[name])
-            continue
-        at(f"it was predicting a schedule of {name}")
-        with in_step(name):
-            chosen[name] = choosing.chosen(task, points[name], twins.get(name))
-    return chosen, prediction_of(predictor, target).model_copy(update={"learnt": trials})
+        return self._maker.make(schedule.mod, wanted).fault
 
 
 def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
@@ -331,7 +294,8 @@ def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:
     }
 
 
-def _default(task: Task, note: str, points: int = 0) -> Chosen:
+def default_of(task: Task, note: str, points: int = 0) -> Chosen:
+    """A task that keeps its default schedule, and why."""
     return Chosen(_line(task, "default", spread=UNKNOWN, points=points, note=note), None)
 
 

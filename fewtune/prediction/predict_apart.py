@@ -14,9 +14,15 @@ from pydantic import Field
 
 from fewtune.artifacts import Fingerprint, Prediction, PredictReport, TaskTable
 from fewtune.options import PredictOptions
-from fewtune.prediction.predict import Chosen, choose_schedules, points_by_task, runs_here
+from fewtune.prediction.predict import (
+    Choosing,
+    Chosen,
+    default_of,
+    points_by_task,
+    runs_here,
+)
 from fewtune.prediction.worth import with_tasks
-from fewtune.process.apart import Job, run_each_apart
+from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
 from fewtune.storage.database import log_info, write_database
@@ -56,15 +62,26 @@ class PredictJob(Job):
     lot: dict[str, int] = Field(default_factory=dict)
 
     def run(self) -> tuple[dict[str, Chosen], Prediction]:
-        """Choose for a lot in this process."""
-        return choose_schedules(
-            read_tasks(self.tasks),
-            self.lot,
-            Fingerprint.read(self.fingerprint),
-            self.options,
-            self.bank,
-            left_out=self.left_out,
-        )
+        """Choose for a lot in this process.
+
+        A task's schedule does not depend on others but its twin of the largest shape.
+        """
+        tasks, fingerprint = read_tasks(self.tasks), Fingerprint.read(self.fingerprint)
+        choosing = Choosing(tasks, fingerprint, self.options, self.bank)
+        wanted = [task for task in tasks if task.info.name in self.lot]
+        twins = twins_of([task.info for task in wanted])
+        wanted.sort(key=lambda task: task.info.name in twins)
+        chosen: dict[str, Chosen] = {}
+        at("it was reading what it needs", optional=[task.info.name for task in wanted])
+        for task in wanted:
+            name = task.info.name
+            if name in self.left_out:
+                chosen[name] = default_of(task, self.left_out[name])
+                continue
+            at(f"it was predicting a schedule of {name}")
+            with in_step(name):
+                chosen[name] = choosing.chosen(task, self.lot[name], twins.get(name))
+        return chosen, choosing.prediction
 
 
 def predict_apart(job: PredictJob, processes: int | None = None) -> PredictReport:

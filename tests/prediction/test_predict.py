@@ -13,7 +13,7 @@ from fewtune.bank.bank import Bank
 from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
 from fewtune.options import PredictOptions, SelectOptions, ShareOptions, TuneOptions
-from fewtune.prediction.predict import Chosen, choose_schedules
+from fewtune.prediction.predict import Chosen
 from fewtune.prediction.predict_apart import lots, predict_apart
 from fewtune.runtime.tvm import set_threads, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
@@ -30,13 +30,8 @@ from tests.prediction.crashing import DyingJob
 def chosen_of(letter: str, count: int = 60, bank: Path | None = None, **options: object) -> Chosen:
     """What is chosen for one convolution, by a few points."""
     name = tuned_tiny.convolutions()[letter].info.name
-    chosen, _ = choose_schedules(
-        tuned_tiny.tasks(),
-        {name: count},
-        tuned_tiny.fingerprint(),
-        PredictOptions(**options),
-        bank,
-    )
+    job = tuned_tiny.predict_job(None, PredictOptions(**options))
+    chosen, _ = job.model_copy(update={"lot": {name: count}, "bank": bank}).run()
     set_threads(usable_cores())
     return chosen[name]
 
