@@ -240,13 +240,13 @@ BUDGETS = {
     "benchmark": 990,
     "compile": 644,
     "deploy": 850,
-    "fleet": 496,
-    "loose": 1000,
+    "fleet": 467,
+    "loose": 996,
     "machine": 333,
     "measure": 508,
     "model": 3239,
     "model_check": 208,
-    "prediction": 353,
+    "prediction": 333,
     "onnx_graph": 3738,
     "predictor": 693,
     "process": 878,
@@ -257,22 +257,22 @@ BUDGETS = {
     "schedule": 1722,
     "schedule_check": 444,
     "search": 615,
-    "selection": 218,
-    "sharing": 750,
+    "selection": 194,
+    "sharing": 299,
     "similarity": 97,
     "steps": 231,
     "storage": 263,
     "task": 487,
     "timing": 307,
     "trial": 147,
-    "tuning": 1007,
+    "tuning": 925,
     "tvm_compat": 322,
     "util": 271,
     "verify": 1044,
     "workers": 554,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16557}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16355}
 
 
 def code_lines(path: Path) -> int:
