@@ -48,7 +48,3 @@ def test_without_the_predictor_the_cost_model_decides():
     assert plain.guide is None
     native = make_strategy(recorded.space(), knowledge, TuneOptions(strategy="metaschedule"), 1)
     assert native.guide is None
-    other = Knowledge(predictor=Predictor(learnt(some_points(100))))
-    assert other.predictor is not None
-    other.predictor.pretrained.conditions["lanes"] = 16
-    assert make_strategy(recorded.space(), other, TuneOptions(), 1).guide is None
