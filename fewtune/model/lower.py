@@ -495,12 +495,10 @@ def explain(nodes: list[UnsupportedNode]) -> str:
     for operator, group in by_operator.items():
         names = ", ".join(repr(node.node) for node in group[:5])
         more = f" and {len(group) - 5} more" if len(group) > 5 else ""
-        noun = "node" if len(group) == 1 else "nodes"
-        parts.append(f"{operator} ({noun} {names}{more}: {group[0].reason})")
-    noun = "operator" if len(parts) == 1 else "operators"
+        parts.append(f"operator {operator} (node {names}{more}: {group[0].reason})")
     return (
-        f"{noun} {'; '.join(parts)} cannot be imported: export the model without "
-        f"{'it' if len(parts) == 1 else 'them'}, or end it before the first of these nodes"
+        f"{'; '.join(parts)} cannot be imported: export the model without such nodes, or end it "
+        "before the first of them"
     )
 
 

@@ -117,16 +117,6 @@ class Convolution:
         return self.shape[2] + self.padding[1] + self.padding[3] - KERNEL + 1
 
     @property
-    def depth(self) -> int:
-        """Terms in the sum of one output."""
-        return KERNEL**2 * self.shape[3]
-
-    @property
-    def flops(self) -> int:
-        """Operations of direct convolution; a multiplication and an addition are two."""
-        return self.shape[0] * self.height * self.width * self.filters * self.depth * 2
-
-    @property
     def padded_filters(self) -> int:
         """Filters of the products, padded with zeros to whole vectors."""
         return round_up(self.filters, LANES)
@@ -134,10 +124,6 @@ class Convolution:
     def tiles(self, m: int) -> tuple[int, int]:
         """Rows and columns of tiles of ``m x m`` outputs; the last may be partial."""
         return math.ceil(self.height / m), math.ceil(self.width / m)
-
-    def product_flops(self, m: int) -> int:
-        """Operations of the products between the transforms."""
-        return 2 * self.tile_points(m) * self.shape[3] * self.padded_filters
 
     def tile_points(self, m: int) -> int:
         """Rows of all products."""
@@ -324,10 +310,13 @@ def cost(convolution: Convolution, m: int) -> float:
     given = batch * height * width * channels
     result = batch * convolution.height * convolution.width * convolution.filters
     if m == 0:
-        flops, calls = convolution.flops, 1
-        elements = convolution.depth * convolution.filters + _REUSED * (given + result)
+        depth = KERNEL**2 * channels
+        # A multiplication and an addition are two operations.
+        flops, calls = 2 * depth * result, 1
+        elements = depth * convolution.filters + _REUSED * (given + result)
     else:
-        flops, calls = convolution.product_flops(m), 3
+        flops = 2 * convolution.tile_points(m) * channels * convolution.padded_filters
+        calls = 3
         between = convolution.tile_points(m) * (channels + convolution.padded_filters)
         weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
         elements = weights + _REUSED * between + _MOVED * (given + between + result)
