@@ -85,7 +85,8 @@ class _Replacing(relax.PyExprMutator):
         constants = {
             place: [int(extent) for extent in given.value.shape]
             for place, given in enumerate(arguments)
-            if _is_constant_float(given)
+            # Its values do not change the time of a call.
+            if is_constant(given) and str(given.value.dtype) == "float32"
         }
         rest = [self.visit_expr(a) for place, a in enumerate(arguments) if place not in constants]
         self.sites.append(
@@ -97,8 +98,3 @@ class _Replacing(relax.PyExprMutator):
         )
         name = site_function(len(self.sites) - 1)
         return relax.call_dps_packed(name, relax.Tuple(rest), call.ty_args[0])
-
-
-def _is_constant_float(value: relax.Expr) -> bool:
-    """Whether an argument is a weight: its values do not change the time of a call."""
-    return is_constant(value) and str(value.value.dtype) == "float32"

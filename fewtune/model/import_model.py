@@ -95,13 +95,11 @@ class Imported:
         the outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax
         module; the report.
         """
-        for function, other in self.others.items():
+        for function, each in {**self.others, MAIN: self}.items():
             folder = shape_folder(directory, function)
-            folder.mkdir(parents=True)
-            save(other.bound.whole(), folder / REFERENCE)
-            other.reference.write(folder)
-        save(self.bound.whole(), directory / REFERENCE)
-        self.reference.write(directory)
+            folder.mkdir(parents=True, exist_ok=True)
+            save(each.bound.whole(), folder / REFERENCE)
+            each.reference.write(folder)
         lowered = tvm.ir.save_json(self.lowered)
         write_text(directory / LOWERED, lowered)
         report = self.report.model_copy(update={"lowered_sha256": text_sha256(lowered)})
@@ -258,7 +256,17 @@ def _imported(
     name, bound = loaded.name, light(loaded.bound())
     loaded = replace(loaded, model=onnx.ModelProto())
     give_back_memory()
-    simplified, presimplified = _simplified(name, bound)
+    check_finite(bound.model)
+    forgiving = OptionalSteps(forgiving=True)
+    layered = prepare.with_light_layers(bound, forgiving)
+    # The values of each step of a recurrent layer are compared, and rounded.
+    simplified = light(prepare.unrolled(layered.model))
+    if not can_show_fault(simplified.model):
+        raise InputError(
+            f"{name}: its weights are all one constant, so no check of its outputs can show "
+            "a fault; give a model with real or random weights"
+        )
+    presimplified = layered if forgiving.fault is None else None
     comparison = _Comparison(loaded, bound, simplified, threads, options)
     for each in comparison.outputs:
         if 0 in each.shape:
@@ -276,23 +284,8 @@ def _imported(
         raise InputError(f"{name}: {fault}") from fault
     for step, reason in made.left_out.items():
         _LOG.info("%s: %s is left out: %s", name, step, reason)
-    report = _report(loaded, bound, made, comparison, options)
+    report = _report(loaded, bound, made, comparison)
     return Imported(report, made.module, bound, comparison.reference)
-
-
-def _simplified(name: str, bound: LightModel) -> tuple[LightModel, LightModel | None]:
-    """A bound model simplified, and as it is lowered unless a rewrite failed."""
-    check_finite(bound.model)
-    forgiving = OptionalSteps(forgiving=True)
-    layered = prepare.with_light_layers(bound, forgiving)
-    # The values of each step of a recurrent layer are compared, and rounded.
-    simplified = light(prepare.unrolled(layered.model))
-    if not can_show_fault(simplified.model):
-        raise InputError(
-            f"{name}: its weights are all one constant, so no check of its outputs can show "
-            "a fault; give a model with real or random weights"
-        )
-    return simplified, layered if forgiving.fault is None else None
 
 
 class _Comparison:
@@ -307,7 +300,7 @@ class _Comparison:
         options: ImportOptions,
     ) -> None:
         self._simplified = simplified
-        self._threads, self._options = threads, options
+        self._threads, self.options = threads, options
         self._last: CompiledModel | None = None
         self.inputs, self.outputs = tensor_specs(bound.model)
         self._order = [spec.name for spec in self.inputs]
@@ -335,7 +328,7 @@ class _Comparison:
     def check(self, compiled: CompiledModel) -> Difference:
         """The largest difference; raises `VerificationError` if it is too large."""
         self._last = compiled
-        found = self.reference.check(self._run, self._options.allowance)
+        found = self.reference.check(self._run, self.options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
         self.reference.taps[:] = self._inside.taps(compiled, self._order)
@@ -358,7 +351,7 @@ class _Comparison:
             at("searching for the operator that differs")
             feeds = self.reference.worst_draw(self._run).feeds
             given = self._simplified, feeds
-            return locate(*given, outputs_of, self._threads, self._options.seed)
+            return locate(*given, outputs_of, self._threads, self.options.seed)
         except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
             return f"the operator that differs could not be found ({last_line(fault)})"
 
@@ -371,11 +364,7 @@ class _Comparison:
 
 
 def _report(
-    loaded: LoadedModel,
-    bound: LightModel,
-    made: Lowered[Difference],
-    comparison: _Comparison,
-    options: ImportOptions,
+    loaded: LoadedModel, bound: LightModel, made: Lowered[Difference], comparison: _Comparison
 ) -> ImportReport:
     counts = call_counts(made.module)
     notes = [*padding_notes(bound.model), *comparison.notes]
@@ -395,8 +384,7 @@ def _report(
     if made.winograd.reduced:
         left_out.append(
             f"the fastest transform of {made.winograd.reduced} convolutions: with it the library "
-            f"would hold more than {options.most_growth:g} times the weights of the ONNX model "
-            "(compile.most_growth)"
+            f"exceeds {comparison.options.most_growth:g} times the model (compile.most_growth)"
         )
     is_transpose = re.compile(r"(fused_)?transpose").match
     return ImportReport(
@@ -412,7 +400,7 @@ def _report(
         nodes=len(bound.model.graph.node),
         nodes_simplified=len(made.simplified.model.graph.node),
         layout=made.layout,
-        layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
+        layout_note="as asked" if made.layout == comparison.options.layout else made.left_out[NHWC],
         winograd=made.winograd.count,
         padded=made.padding.count,
         left_out=left_out,

@@ -16,6 +16,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.graph import remove_inputs, set_nodes
 
 # Ranges for which the expected square of scale / sqrt(variance) is just below one.
 SCALE_RANGE = (0.6, 1.3)
@@ -165,8 +166,7 @@ def _replace_weights(model: ModelProto, weights: list[TensorProto]) -> None:
     nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
     used = {name for node in nodes for name in node.input}
     kept = [t for t in graph.initializer if t.name in used and t.name not in drawn]
-    inputs = [value for value in graph.input if value.name not in old]
-    del graph.node[:], graph.initializer[:], graph.input[:]
-    graph.node.extend(nodes)
+    set_nodes(model, nodes)
+    remove_inputs(graph, old)
+    del graph.initializer[:]
     graph.initializer.extend([*kept, *weights])
-    graph.input.extend(inputs)

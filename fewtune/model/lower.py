@@ -425,7 +425,6 @@ def _disabled(options: ImportOptions) -> dict[str, str]:
 
 # The nodes that TVM cannot import
 
-_MOST_TRIALS = 400
 # Of messages where sizes depend on values, such as those of a Slice by an input: TVM's and ours.
 OPEN_SHAPES = "whose shapes only a run knows"
 _OPEN_SIZE_MARKS = ("shape_func", OPEN_SHAPES)
@@ -472,14 +471,14 @@ def unsupported_nodes(model: ModelProto, target: tvm.target.Target) -> list[Unsu
         if alone is None:
             continue
         key = _signature(node, alone)
-        if key not in reasons and len(reasons) < _MOST_TRIALS:
+        if key not in reasons:
             try:
                 lower(alone, target, "NCHW")
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
                 line = last_line(fault)
                 reasons[key] = _OPEN_SIZE if any(m in line for m in _OPEN_SIZE_MARKS) else line
-        reason = reasons.get(key)
+        reason = reasons[key]
         if reason is not None:
             operator = operator_name(node)
             found.append(UnsupportedNode(node=node.name, operator=operator, reason=reason))

@@ -91,11 +91,9 @@ class ModelSource(Sizes):
                 f"model {name!r} is not registered ({path} is missing): "
                 "register it with fewtune add"
             ) from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{path} is not valid YAML: {reason}") from None
-        except RecursionError:
-            raise InputError(f"{path} is nested too deep to be a registration") from None
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])

@@ -56,8 +56,7 @@ _ACCEPTED = (
 _CLASSICAL = "ai.onnx.ml"
 _UNTUNED = frozenset(
     {"Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"}
-    | {"LpNormalization", "LpPool", "MeanVarianceNormalization", "RegexFullMatch"}
-    | {"ReverseSequence", "RoiAlign", "STFT"}
+    | {"LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "STFT"}
     | {"Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"}
     | {"TensorScatter", "TfIdfVectorizer", "com.microsoft.DynamicQuantizeMatMul"}
     | {"com.microsoft.EmbedLayerNormalization", "com.microsoft.GroupQueryAttention"}

@@ -256,13 +256,9 @@ def _typed(name: str, given: Any, dtype: np.dtype[Any]) -> np.ndarray:
 def _shaped(name: str, array: np.ndarray, wanted: Sequence[int | str] | None) -> np.ndarray:
     if wanted is None:
         return array
-    if array.ndim == 0 and wanted:
-        if not all(isinstance(size, int) for size in wanted):
-            raise InputError(
-                f"constant {name!r} is one number for an input with dynamic dimensions: give its "
-                f"shape too, for example {asked('shape', name, '1')}, or a list such as [{array}]"
-            )
-        return np.full([int(size) for size in wanted], array)
+    sizes = [size for size in wanted if isinstance(size, int)]
+    if array.ndim == 0 and len(sizes) == len(wanted):
+        return np.full(sizes, array)
     fits = array.ndim == len(wanted) and all(
         isinstance(size, str) or size == given
         for size, given in zip(wanted, array.shape, strict=True)
@@ -270,7 +266,7 @@ def _shaped(name: str, array: np.ndarray, wanted: Sequence[int | str] | None) ->
     if not fits:
         raise InputError(
             f"constant {name!r} has the shape {_shown(array.shape)}, but the input has "
-            f"{_shown(wanted)}"
+            f"{_shown(wanted)}: give such a list, or a number and {asked('shape', name, '1')}"
         )
     return array
 

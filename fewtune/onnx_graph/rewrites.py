@@ -107,12 +107,12 @@ def _scale(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     division by a vector, which takes longer than all the rest.
     """
     data, *parameters = node.input
-    shape, given = graph.shape(data), attributes_of(node)
+    shape, epsilon = graph.shape(data), attributes_of(node).get("epsilon", EPSILON)
     values = [graph.value(name) for name in parameters]
     if any(node.output[1:]) or shape is None or any(each is None for each in values):
         return False
     scale, bias, mean, variance = (each.astype(np.float64) for each in values)
-    factor = scale / np.sqrt(variance + given.get("epsilon", EPSILON))
+    factor = scale / np.sqrt(variance + epsilon)
     axes = (1, -1, *([1] * (len(shape) - 2)))
     constants = [
         graph.constant(each.reshape(axes), graph.dtype(data))

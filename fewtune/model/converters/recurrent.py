@@ -384,7 +384,7 @@ def _converted(
     own, recurrent, bias, *scales = (
         _padded(each, hidden, more) for each in (own, recurrent, bias, *scales)
     )
-    entered, extras = _entered(bb, inputs[0], layer, own, bias, scales)
+    entered, extras = _entered(bb, inputs[0], layer, [own, bias, *scales])
     recurrent = _panels(recurrent, traits.lanes(FLOAT))
     arguments = [entered, _constant(recurrent, dtype), _constant(extras)]
     arguments += [_initial(bb, value, layer, more) for value in inputs[5:7]]
@@ -407,14 +407,13 @@ def _converted(
 
 
 def _entered(
-    bb: Any,
-    data: relax.Expr,
-    layer: Recurrence,
-    own: np.ndarray,
-    bias: np.ndarray,
-    scales: list[np.ndarray],
+    bb: Any, data: relax.Expr, layer: Recurrence, weights: list[np.ndarray]
 ) -> tuple[relax.Expr, np.ndarray]:
-    """The products of all inputs plus the biases, and what else the kernel reads of each gate."""
+    """The products of all inputs plus the biases, and what else the kernel reads of each gate.
+
+    ``weights`` are the inputs' weights, the biases, and the scales of quantized weights.
+    """
+    own, bias, *scales = weights
     gates, directions = GATES[layer.kind], layer.directions
     added = bias[:, :gates] + bias[:, gates:]
     extras = np.zeros((directions, layer.hidden), np.float32)

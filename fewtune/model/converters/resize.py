@@ -25,10 +25,11 @@ from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.tvm_compat.values import array_of, is_constant
 
 OPERATOR = "relax.image.resize2d"
+_CROP = "tf_crop_and_resize"
+_WHOLE = (0.0, 1.0)
 _HALF = np.float32(0.5)
 # onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
-_TVM_METHODS = {"nearest": "nearest_neighbor"}
 # onnxruntime weighs bytes by integers of so many fractional bits, and rounds after each axis.
 _BYTE_BITS = 22
 
@@ -49,6 +50,8 @@ class Line(NamedTuple):
     extent: int
     resized: int
     scale: np.float32
+    # What of the axis is read, in shares of its extent.
+    region: tuple[float, float] = _WHOLE
 
 
 class Taps(NamedTuple):
@@ -102,20 +105,22 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         If scales or sizes are not constant, or a mode is not supported.
     """
     # Before operator set 11, scales are the second input.
-    data, _, scales, sizes = (
-        [*inputs, None, None][:4] if opset >= 11 else [inputs[0], None, inputs[1], None]
-    )
+    given = [*inputs, None, None] if opset >= 11 else [inputs[0], None, inputs[1], None]
+    data, regions, scales, sizes = given[:4]
     shape = [int(extent) for extent in data.ty.shape]
     method = _method_of(attributes, opset)
-    lines = _lines(shape, _numbers(scales, attributes), _numbers(sizes, attributes), attributes)
+    regions = regions if method.coordinates == _CROP else None
+    numbers = [_numbers(each, attributes) for each in (scales, sizes, regions)]
+    lines = _lines(shape, numbers, attributes)
     if opset < 11:
         grows = all(line.scale >= 1 for line in lines)
         method = Method(method.mode, "asymmetric", "floor" if grows else "ceil")
-    resized = list(shape)
-    for line in lines:
-        resized[line.axis] = line.resized
     if not lines:
         return data
+    sizes_by_axis = {line.axis: line.resized for line in lines}
+    resized = [sizes_by_axis.get(axis, extent) for axis, extent in enumerate(shape)]
+    if method.coordinates == _CROP:
+        return _cropped(bb, data, lines, method, resized, attributes)
     if attributes.get("antialias") and method.mode != "nearest":
         return _smoothed(data, lines, method, attributes)
     is_image = len(shape) == 4 and all(line.axis >= 2 for line in lines)
@@ -126,11 +131,30 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
         data,
         relax.ShapeExpr(resized[2:]),
         layout="NCHW",
-        method=_TVM_METHODS.get(method.mode, method.mode),
+        method=method.mode.replace("nearest", "nearest_neighbor"),
         coordinate_transformation_mode=method.coordinates,
         rounding_method=method.rounding,
         cubic_alpha=method.cubic_coefficient,
     )
+
+
+def _cropped(
+    bb: Any,
+    data: relax.Expr,
+    lines: Sequence[Line],
+    method: Method,
+    resized: list[int],
+    attributes: dict[str, Any],
+) -> relax.Expr:
+    """A resize of a region; what lies outside of the data is one given value."""
+    if str(data.ty.dtype) != "float32" or attributes.get("antialias"):
+        raise _refused(attributes, "a region is resized of float32, without antialias")
+    behind = np.zeros([1] * len(resized), np.float32)
+    for line in lines:
+        along = [-1 if axis == line.axis else 1 for axis in range(len(resized))]
+        behind = np.maximum(behind, _is_behind(_coordinates(line, method), line).reshape(along))
+    added = behind * np.float32(attributes.get("extrapolation_value", 0.0))
+    return relax.op.add(bb.normalize(_kernel(bb, data, lines, method, resized)), relax.const(added))
 
 
 def _smoothed(
@@ -196,7 +220,7 @@ def _numbers(given: Any, attributes: dict[str, Any]) -> np.ndarray | None:
         return np.array([int(value) for value in given.values])
     found = array_of(given)
     if given is not None and found is None:
-        raise _refused(attributes, "its scales or sizes depend on the input's values")
+        raise _refused(attributes, "its scales, sizes or region depend on the input's values")
     return found if found is not None and found.size else None
 
 
@@ -215,36 +239,41 @@ def _method_of(attributes: dict[str, Any], opset: int) -> Method:
     )
     if opset >= 11 and found.coordinates not in COORDINATES:
         raise _refused(attributes, f"coordinates {found.coordinates!r} are not supported")
-    policy = text_attribute(attributes, "keep_aspect_ratio_policy", "stretch")
-    if attributes.get("exclude_outside") or policy != "stretch":
-        raise _refused(attributes, "exclude_outside and keep_aspect_ratio_policy are not supported")
+    if attributes.get("exclude_outside"):
+        raise _refused(attributes, "attribute 'exclude_outside' is not supported")
     return found
 
 
 def _lines(
-    shape: list[int],
-    scales: np.ndarray | None,
-    sizes: np.ndarray | None,
-    attributes: dict[str, Any],
+    shape: list[int], given: Sequence[np.ndarray | None], attributes: dict[str, Any]
 ) -> list[Line]:
-    """The axes that change, in their order, by scales or sizes."""
+    """The axes that change, in their order, by scales, sizes and regions."""
+    scales, sizes, regions = given
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    ends = np.repeat(_WHOLE, len(axes)) if regions is None else regions
+    read = list(zip(*ends.reshape(2, -1).tolist(), strict=True))
     if scales is not None:
         factors = [np.float32(scale) for scale in scales]
+        # onnxruntime 1.31 does not multiply by the region's share, as ONNX does.
         outs = [int(np.floor(f * np.float32(shape[a]))) for f, a in zip(factors, axes, strict=True)]
     elif sizes is not None:
         outs = [int(size) for size in sizes]
         factors = [_ratio(shape[a], out) for a, out in zip(axes, outs, strict=True)]
+        kept = {"not_larger": min, "not_smaller": max}
+        policy = text_attribute(attributes, "keep_aspect_ratio_policy", "stretch")
+        if policy in kept:
+            factors = [kept[policy](factors)] * len(factors)
+            outs = [int(np.floor(f * shape[a] + 0.5)) for f, a in zip(factors, axes, strict=True)]
     else:
         raise _refused(attributes, "it has neither scales nor sizes")
     lines = [
-        Line(axis, shape[axis], out, factor)
-        for axis, out, factor in zip(axes, outs, factors, strict=True)
+        Line(axis, shape[axis], out, factor, region)
+        for axis, out, factor, region in zip(axes, outs, factors, read, strict=True)
     ]
     # onnxruntime copies the data if no extent changes, whatever the scales are.
     if all(line.extent == line.resized for line in lines):
         return []
-    return [line for line in lines if line.extent != line.resized or line.scale != 1]
+    return [e for e in lines if e.extent != e.resized or e.scale != 1 or e.region != _WHOLE]
 
 
 def _ratio(extent: int, resized: int) -> np.float32:
@@ -264,12 +293,19 @@ def taps(line: Line, method: Method) -> Taps:
         distance = (at - base).astype(np.float32)[:, None] - offsets
         weights = _cubic_weight(distance, method.cubic_coefficient)
     read = np.clip(places, 0, line.extent - 1).astype(np.int32)
+    if method.coordinates == _CROP:
+        weights = np.where(_is_behind(at, line)[:, None], 0, weights)
     return Taps(read, weights.astype(np.float32))
 
 
 def _coordinates(line: Line, method: Method) -> np.ndarray:
     at = COORDINATES[method.coordinates](np.arange(line.resized, dtype=np.float32), line)
     return at.astype(np.float32)
+
+
+def _is_behind(at: np.ndarray, line: Line) -> np.ndarray:
+    """Whether coordinates lie outside of the data."""
+    return (at < 0) | (at > line.extent - 1)
 
 
 def _linear(at: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
@@ -315,11 +351,20 @@ def _align_corners(at: np.ndarray, line: Line) -> np.ndarray:
     return at * 0 if resized == 1 else at * (extent - 1) / (resized - 1)
 
 
+def _of_region(at: np.ndarray, line: Line) -> np.ndarray:
+    start, end = map(np.float32, line.region)
+    last = np.float32(line.extent - 1)
+    if line.resized == 1:
+        return at * 0 + _HALF * (start + end) * last
+    return start * last + at * (end - start) * last / np.float32(line.resized - 1)
+
+
 COORDINATES: dict[str, Callable[[np.ndarray, Line], np.ndarray]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda at, line: _half_pixel(at, line) if line.resized > 1 else at * 0,
     "align_corners": _align_corners,
     "asymmetric": lambda at, line: at / line.scale,
+    _CROP: _of_region,
     "tf_half_pixel_for_nn": lambda at, line: (at + _HALF) / line.scale,
 }
 

@@ -24,9 +24,7 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], _opset: in
     """
     boxes, scores, *bounds = [*inputs, None, None, None][:5]
     arrays = [array_of(bound) for bound in bounds]
-    if any(
-        bound is not None and array is None for bound, array in zip(bounds, arrays, strict=True)
-    ):
+    if [bound is None for bound in bounds] != [array is None for array in arrays]:
         raise ValueError("its largest number of boxes or a threshold is not constant")
     most, overlap, least = (None if each is None else each.reshape(-1)[0] for each in arrays)
     if {str(each.ty.dtype) for each in (boxes, scores)} != {FLOAT}:

@@ -8,7 +8,7 @@ convolution, so the same rules tile it. Only its multiplication is an operator o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -97,7 +97,7 @@ class _Kernels(relax.PyExprMutator):
             compute = partial(_convolved, self._dot, window)
         # As an argument, the value of the padding does not make the kernels of two layers differ.
         pads = [np.full(1, zero, _DATA)] if zero and any(window.padding) else []
-        result = self._called(call, compute, data, [given, *pads], name)
+        result = self._called(call, compute, [data, *map(relax.const, [given, *pads])], name)
         sums = weights.astype(np.int32).sum((0, 1, 2))
         return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
@@ -107,27 +107,21 @@ class _Kernels(relax.PyExprMutator):
         if weights.ndim != 2 or len(extents_of(data)) < 2:
             return None
         compute = partial(multiplied, self._dot)
-        given = packed(weights, self._lanes)
-        result = self._called(call, compute, data, [given], "integer_matmul")
+        given = relax.const(packed(weights, self._lanes))
+        result = self._called(call, compute, [data, given], "integer_matmul")
         return self._without_zero(result, weights.astype(np.int32).sum(0) * zero)
 
     def _called(
-        self,
-        call: relax.Call,
-        compute: Callable[..., te.Tensor],
-        data: relax.Expr,
-        constants: Sequence[np.ndarray],
-        name: str,
+        self, call: relax.Call, compute: Callable[..., te.Tensor], operands: list[Any], name: str
     ) -> relax.Expr:
         """Call a kernel in place of a convolution or product, without its padded filters."""
         result = self.builder_.call_te(
             compute,
-            data,
-            *map(relax.const, constants),
+            *operands,
             primfunc_name_hint=name,
             primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE},
         )
-        if constants[0].shape[-1] == extents_of(call)[-1]:
+        if extents_of(operands[1])[-1] == extents_of(call)[-1]:
             return result
         return without_padding(self.builder_, result, call)
 

@@ -149,16 +149,13 @@ def padded_softmax(lanes: int, fallback: Legalizer) -> Legalizer:
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         shape = extents_of(call)
         is_last = int(call.attrs.axis) % len(shape) == len(shape) - 1
-        if str(call.ty.dtype) != FLOAT or not is_last or _has_vectors(shape[-1], lanes):
+        # As it is, a row is vectorized, or too short to gain by vectors.
+        is_fine = shape[-1] <= lanes or vector_width(shape[-1], lanes, 1) >= lanes // 2
+        if str(call.ty.dtype) != FLOAT or not is_last or is_fine:
             return fallback(builder, call)
         return builder.call_te(_softmax, call.args[0], lanes, primfunc_name_hint="softmax")
 
     return legalized
-
-
-def _has_vectors(extent: int, lanes: int) -> bool:
-    """Whether a row is vectorized as it is, or too short to gain by vectors."""
-    return extent <= lanes or vector_width(extent, lanes, 1) >= lanes // 2
 
 
 def _softmax(data: te.Tensor, lanes: int) -> te.Tensor:

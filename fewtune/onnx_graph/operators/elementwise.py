@@ -12,9 +12,8 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 
 
 def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    if all(attributes_of(node).get(f"detect_{side}", 1) for side in ("positive", "negative")):
-        return False
-    return graph.refuse(node, "looks for infinity of one sign")
+    sides = [attributes_of(node).get(f"detect_{each}", 1) for each in ("positive", "negative")]
+    return not all(sides) and graph.refuse(node, "looks for infinity of one sign")
 
 
 def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -126,9 +125,8 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    if any(0 in (graph.shape(name) or [1]) for name in node.output):
-        return graph.refuse(node, "has a part without elements, which TVM cannot store")
-    return False
+    is_empty = any(0 in (graph.shape(name) or [1]) for name in node.output)
+    return is_empty and graph.refuse(node, "has a part without elements, which TVM cannot store")
 
 
 def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:

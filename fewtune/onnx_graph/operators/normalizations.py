@@ -28,8 +28,7 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if kind != TensorProto.DOUBLE:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(given.get("axis", -1) % len(shape), len(shape)))
-    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes, output=mean or None)])
-    variance = graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
+    apart, variance = _moments(graph, data, axes, mean)
     deviation = graph.op("Sqrt", [graph.op("Add", [variance, given.get("epsilon", EPSILON)])])
     normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
     scaled = graph.op("Mul", [normal, scale], None if bias else output)
@@ -37,6 +36,20 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         graph.op("Add", [scaled, bias], output)
     if inverse:
         graph.op("Reciprocal", [deviation], inverse)
+    return True
+
+
+def _moments(graph: GraphBuilder, data: str, axes: list[int], mean: str = "") -> tuple[str, str]:
+    """Data less their mean, which may get a name, and their variance."""
+    apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes, output=mean or None)])
+    return apart, graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
+
+
+def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    axes = list(attributes_of(node).get("axes", (0, 2, 3)))
+    apart, variance = _moments(graph, node.input[0], axes)
+    deviation = graph.op("Add", [graph.op("Sqrt", [variance]), 1e-9])
+    graph.op("Div", [apart, deviation], node.output[0])
     return True
 
 
@@ -61,9 +74,8 @@ def _group(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _batch(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    if not attributes_of(node).get("training_mode"):
-        return False
-    return graph.refuse(node, "is in training mode")
+    is_trained = bool(attributes_of(node).get("training_mode"))
+    return is_trained and graph.refuse(node, "is in training mode")
 
 
 def _skip_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -104,6 +116,7 @@ HANDLERS: dict[str, Handler] = {
     "BatchNormalization": _batch,
     "GroupNormalization": _group,
     "LayerNormalization": _layer,
+    "MeanVarianceNormalization": _mean_and_variance,
     "SimplifiedLayerNormalization": _rms_norm,
     f"{MICROSOFT}.SimplifiedLayerNormalization": _rms_norm,
     f"{MICROSOFT}.SkipLayerNormalization": _skip_layer_norm,

@@ -205,9 +205,8 @@ def _unroll_without_kernel(graph: GraphBuilder, node: NodeProto, scope: Scope) -
 
 
 def _quantized(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    if not has_kernel(graph, node):
-        graph.refuse(node, "is of a form that its kernel does not compute")
-    return False
+    is_known = has_kernel(graph, node)
+    return not is_known and graph.refuse(node, "is of a form that its kernel does not compute")
 
 
 def _refused(node: NodeProto) -> str:

@@ -104,8 +104,8 @@ def _standard(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _plain(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    is_blocked = attributes_of(node).get("block_size")
-    return bool(is_blocked) and graph.refuse(node, "has a scale for each block, which is not tuned")
+    is_blocked = bool(attributes_of(node).get("block_size"))
+    return is_blocked and graph.refuse(node, "has a scale for each block, which is not tuned")
 
 
 class _Form(NamedTuple):

@@ -86,6 +86,7 @@ def test_weights_are_onnxruntimes(coordinates, mode):
         ([6, 5], {"scales": [1.7, 2.0], "mode": "nearest"}),
         ([1, 2, 37, 50], {"sizes": [1, 2, 11, 70], "mode": "cubic", "antialias": 1}),
         ([2, 37, 50], {"scales": [1, 0.3, 0.45], "mode": "linear", "antialias": 1}),
+        ([20, 30], {"sizes": [10, 10], "keep_aspect_ratio_policy": "not_smaller"}),
     ],
 )
 def test_a_compiled_resize_is_right(shape, given):
@@ -93,6 +94,13 @@ def test_a_compiled_resize_is_right(shape, given):
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (expected,) = run_onnxruntime(model, {"x": x}, 1)
     np.testing.assert_allclose(outputs(model, [x])[0][0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "outside"), [("nearest", 0.0), ("linear", 7.0)])
+def test_of_a_region_what_lies_outside_is_one_value(mode, outside):
+    given = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"}
+    given |= {"roi": [0, -0.2, 0.1, 1, 1.1, 0.8], "extrapolation_value": outside}
+    test_a_compiled_resize_is_right([2, 8, 6], {"sizes": [2, 5, 7], **given})
 
 
 def test_smoothed_bytes_are_onnxruntimes():
@@ -108,8 +116,7 @@ def test_smoothed_bytes_are_onnxruntimes():
     "given",
     [
         {"exclude_outside": 1, "mode": "cubic"},
-        {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"},
-        {"keep_aspect_ratio_policy": "not_smaller"},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear", "antialias": 1},
     ],
 )
 def test_a_rare_mode_is_refused_by_name(given):

@@ -5,7 +5,6 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
-from fewtune.errors import InputError
 from fewtune.onnx_graph.quantized.lift import lift
 from tests.made.onnx_text import attributes
 from tests.made.outputs import run_onnxruntime
@@ -186,15 +185,6 @@ def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
     assert not {"Conv", "MatMul", "Gemm"} & operators(result).keys()
     difference = np.abs(outputs(result, feeds)[0].astype(int) - outputs(model, feeds)[0])
     assert difference.max() <= 1
-
-
-def test_weights_in_blocks_are_refused_by_name():
-    text = """(float[2, 5] x) => (float[2, 6] y) {
-        wf = DequantizeLinear <block_size = 2> (w, scale) y = MatMul (x, wf)
-    }"""
-    given = {"w": np.ones((5, 6), np.int8), "scale": np.ones((5, 3), np.float32)}
-    with pytest.raises(InputError, match="DequantizeLinear .* has a scale for each block"):
-        simplified(model_of(text, opset=21, **given))
 
 
 @pytest.mark.parametrize(("channels", "group", "scale"), [(4, 4, 0.3), (8192, 1, 1500.0)])
