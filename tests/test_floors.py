@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 554,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16351}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16348}
 
 
 def code_lines(path: Path) -> int:
