@@ -142,7 +142,7 @@ except KeyboardInterrupt:
 except fewtune.errors.FewtuneError as fault:
     sys.exit(f"fewtune: {{fault}}")
 """
-_FORKED = ("warm process", "DVC, stage, tuning process or worker")
+_FORKED = ("warm process", "what attends a fork", "DVC, stage, tuning process or worker")
 
 
 def kind_of(process: psutil.Process, command: int) -> str:
