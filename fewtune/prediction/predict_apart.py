@@ -26,7 +26,7 @@ from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
 from fewtune.storage.database import log_info, write_database
-from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
+from fewtune.task.extract import is_worth_searching, read_tasks, twins_of
 
 # The folder of the library of what was predicted, beside its log.
 FIRST_LIBRARY = "library"
@@ -111,7 +111,12 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     chosen = {name: each for some, _ in found for name, each in some.items()}
     fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
     lines = [chosen[info.name].line for info in infos if info.name in chosen]
-    _write_log(tasks, chosen, fingerprint, job.directory)
+    # Marked as predicted, so that no bank, merged log or later search takes them for measured.
+    marks = {"predicted": True, "checked": runs_here(fingerprint)}
+    log_info(fingerprint).model_copy(update=marks).write(job.directory)
+    trials = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
+    modules = {task.info.name: task.mod for task in tasks if task.info.name in trials}
+    write_database(job.directory, modules, trials, target_from_json(fingerprint.target))
     report = PredictReport(
         model=job.model,
         strategy=job.strategy,
@@ -121,22 +126,6 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     )
     report.write(job.directory)
     return report
-
-
-def _write_log(
-    tasks: list[Task], chosen: Mapping[str, Chosen], fingerprint: Fingerprint, directory: Path
-) -> None:
-    """Write schedules that nobody measured.
-
-    They are marked as predicted, so that no bank, merged log or later search takes them for
-    measured.
-    """
-    info = log_info(fingerprint)
-    info = info.model_copy(update={"predicted": True, "checked": runs_here(fingerprint)})
-    info.write(directory)
-    found = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
-    modules = {task.info.name: task.mod for task in tasks if task.info.name in found}
-    write_database(directory, modules, found, target_from_json(fingerprint.target))
 
 
 def lots(points: Mapping[str, int], count: int, twins: Mapping[str, str]) -> list[dict[str, int]]:

@@ -234,8 +234,8 @@ def task_line(known: TaskState, predicted: PredictedTask | None = None) -> Share
         status = "default"
     elif best.key in known.donors:
         status = "searched" if donor is None else "shared"
-    line, note = known.report(), known.crash_note
-    best_ms = line.best_ms
+    line = known.report()
+    best_ms, note = line.best_ms, line.note
     if predicted is not None and not known.gains and not known.crashed:
         best_ms = best_ms if predicted.known_ms is None else predicted.known_ms
         status, note = predicted.status, predicted.note

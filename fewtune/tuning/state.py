@@ -209,11 +209,6 @@ class TaskState:
         self.gains.append(0.0 if keys[0] == self.default_key else final.gain)
         self.chosen = keys[chosen]
 
-    @property
-    def crash_note(self) -> str:
-        """What ended the work on this task, for reports; empty if nothing did."""
-        return crash_text(self.crashed) if self.crashed else ""
-
     def report(self) -> TunedTask:
         """The task's line in a report."""
         times_s = {trial.key: trial.outcome.median_s for trial in self.ranked()}
@@ -233,7 +228,7 @@ class TaskState:
             default_ms=in_ms(default_s),
             best_ms=in_ms(self.current_s),
             failures=dict(sorted(failures.items())),
-            note=self.crash_note or self.finished,
+            note=crash_text(self.crashed) if self.crashed else self.finished,
         )
 
 
