@@ -86,29 +86,22 @@ _ERF_UNDER = (
 
 def exponential(x: Any) -> Any:
     """The exponential function: a power of two times a polynomial of what is left."""
+    one = _like(x, 1.0)
 
     def scaled(bounded: Any, whole: Any) -> Any:
         steps = _cast(whole, "int32")
         rest = bounded - whole * _like(x, _LN2_HIGH) - whole * _like(x, _LN2_LOW)
         half = tvm.tirx.shift_right(steps, _like(steps, 1))
         # In two halves: together they reach the smallest numbers, and infinity.
-        return let(
-            rest,
-            lambda r: (
-                (_polynomial(_EXP, r) * r * r + r + _like(x, 1.0))
-                * _power_of_two(half)
-                * _power_of_two(steps - half)
-            ),
-        )
+        low, high = _power_of_two(half), _power_of_two(steps - half)
+        return let(rest, lambda r: (_polynomial(_EXP, r) * r * r + r + one) * low * high)
+
+    def raised(bounded: Any) -> Any:
+        whole = tvm.tirx.floor(bounded * _like(x, _LOG2_E) + _like(x, 0.5))
+        return let(whole, partial(scaled, bounded))
 
     bounded = tvm.tirx.min(tvm.tirx.max(x, _like(x, _LEAST_EXPONENT)), _like(x, _MOST_EXPONENT))
-    found = let(
-        bounded,
-        lambda b: let(
-            tvm.tirx.floor(b * _like(x, _LOG2_E) + _like(x, 0.5)), lambda n: scaled(b, n)
-        ),
-    )
-    return _unless_nan(x, found)
+    return _unless_nan(x, let(bounded, raised))
 
 
 def logarithm(x: Any) -> Any:

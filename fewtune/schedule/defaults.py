@@ -515,21 +515,19 @@ def schedule_injective(sch: Schedule, block: Block, traits: CpuTraits) -> bool:
 
 def _first_fusible(block: Block, axis: int) -> int:
     """The first axis such that it and those up to ``axis`` are contiguous in every tensor."""
-    first = axis
     accesses = [*block.reads, *block.writes]
     walks = [walk for walk in accesses if walk is not None]
     if len(walks) < len(accesses):
-        return first
-    while first > 0:
-        above, below = first - 1, first
+        return axis
+    for below in range(axis, 0, -1):
+        above = below - 1
         for walk in walks:
             long = walk[above].run == block.extents[above], walk[below].run == block.extents[below]
             if block.extents[above] == 1 or (block.extents[below] == 1 and above < axis - 1):
                 continue
             if not all(long) or walk[above].stride != walk[below].stride * block.extents[below]:
-                return first
-        first = above
-    return first
+                return below
+    return 0
 
 
 def _read_axis(block: Block, axis: int) -> int | None:

@@ -71,11 +71,8 @@ class _Use(NamedTuple):
 
     def offset(self, values: dict[Any, Any]) -> Any:
         """The element's place in memory, for values of the loops' variables."""
-        axes = self.realize.block.iter_vars
-        bound = {
-            axis.var: evaluate(value, values)
-            for axis, value in zip(axes, self.realize.iter_values, strict=True)
-        }
+        axes = zip(self.realize.block.iter_vars, self.realize.iter_values, strict=True)
+        bound = {axis.var: evaluate(value, values) for axis, value in axes}
         offset: Any = 0
         for place, extent in zip(self.places, shape_of(self.weights), strict=True):
             offset = offset * extent + evaluate(place, bound)
