@@ -45,3 +45,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the API, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -311,6 +311,3 @@ def _tuned(
         report=(folder / "benchmark" / "report.md").read_text(),
         directory=folder,
     )
-
-
-__all__ = ["TunedModel", "tune"]

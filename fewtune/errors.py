@@ -8,14 +8,11 @@ from __future__ import annotations
 import errno
 import re
 
-# The system's errors for a full or broken disk, missing permissions and exhausted memory.
-MACHINES_FAULT = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM}
-    | {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EFBIG}
-)
-
-# Those of a disk alone.
+# The system's errors for a disk that takes nothing.
 DISKS_FAULT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+# With those for a broken disk, missing permissions and exhausted memory.
+MACHINES_FAULT = DISKS_FAULT | {errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM}
+MACHINES_FAULT |= {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EFBIG}
 # Exit code of a fault of this software, or of several reasons.
 FAULT = 1
 # Exit codes of what a signal ended: 128 and its number.

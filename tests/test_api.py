@@ -165,6 +165,7 @@ def test_the_library_needs_no_extra(model, tuned):
 
 
 def test_importing_fewtune_loads_nothing_heavy_and_changes_no_handler(tmp_path):
+    assert set(fewtune.__all__) <= set(dir(fewtune))
     # Nor does the API, before it has started what loads TVM beside it.
     package = tmp_path / "mine"
     package.mkdir()

@@ -472,7 +472,7 @@ class Board(Device):
         address = BoardAddress.of(options.device)
         if not options.target.strip().startswith("{"):
             raise InputError(
-                f"a board needs its target: give fingerprint.target (--target) as JSON, such as "
+                f"a board needs a target: give one as JSON, such as "
                 f'\'{{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", '
                 f'"num-cores": 4}}\', not {options.target!r}'
             )

@@ -31,7 +31,7 @@ def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Pre
             predictor=None,
             points=0,
             warning="no predictor is for this target's vectors and threads: schedules are chosen "
-            "by rule, which is worth little; tune the model (`--strategy selective`), or train a "
+            "by rule, which is worth little; tune the model (strategy `selective`), or train a "
             "predictor (`fewtune predictor train`)",
         )
     if isinstance(predictor.pretrained, Predefined):

@@ -110,9 +110,9 @@ class Page:
             found = [point.estimated_latency_ms for point in curve.points]
             latencies_ms += found
             seconds = [point.elapsed_s for point in curve.points]
-            axes.step(
-                seconds, found, where="post", color=f"C{place}", label=f"{strategy}, estimate"
-            )
+            # One that measured nothing has no curve.
+            label = f"{strategy}, estimate" if found else None
+            axes.step(seconds, found, where="post", color=f"C{place}", label=label)
         for place, (name, stats) in enumerate(self.results[0].benchmark.variants.items()):
             if name in (*_PEERS, "tuned"):
                 latencies_ms.append(stats.median_ms)

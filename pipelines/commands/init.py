@@ -24,6 +24,8 @@ _MODELS = re.compile(r"^models:   (.*\n)(- .*\n)+", re.MULTILINE)
 
 def init(options: argparse.Namespace) -> int:
     """Write the pipeline and what belongs to it into a folder of its own."""
+    import dvc  # noqa: F401 (missing where the library alone is installed)
+
     folder = Path(options.folder).resolve()
     top = git_root(folder)
     if top is None:

@@ -1,9 +1,8 @@
-"""What `fewtune check`, `add` and `compile` do."""
+"""What `fewtune check` and `add` do."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fewtune.model_check.report import CheckJob, CheckReport, PastTunings
 from fewtune.options import ImportOptions, ImportSection
 from fewtune.pipelines.checkout.project import find_root, root_if_any, turn
 from fewtune.pipelines.commands.given import given_inputs
-from fewtune.pipelines.commands.show import say, shown, tell
+from fewtune.pipelines.commands.show import say, show_json, shown, tell
 from fewtune.process.apart import run_apart
 from fewtune.process.contexts import without_gc
 from fewtune.progress.progress import Steps
@@ -64,15 +63,13 @@ def check(options: argparse.Namespace) -> int:
     """Print what a run would do with a model."""
     report = _checked(options, given_inputs(options), root_if_any())
     if options.json:
-        tell(json.dumps(report.as_json()))
+        show_json(report.as_json())
         return report.exit_code
+    show = tell if report.ok else say
     first, *rest = report.lines()
-    if report.ok:
-        tell(first)
-    else:
-        say(f"fewtune: {first}")
+    show(first if report.ok else f"fewtune: {first}")
     for line in rest:
-        (tell if report.ok else say)(line)
+        show(line)
     return report.exit_code
 
 

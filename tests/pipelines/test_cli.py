@@ -130,7 +130,6 @@ def test_a_port_that_is_taken_is_the_machines_fault(project, capsys):
         (JournalError("damaged"), 5),
         (KeyboardInterrupt(), 130),
         (PermissionError(13, "Permission denied", "/readonly/params.yaml"), 3),
-        (ModuleNotFoundError("No module named 'ruamel.yaml'", name="ruamel.yaml"), 3),
     ],
 )
 def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
@@ -139,6 +138,12 @@ def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
 
     monkeypatch.setattr("fewtune.pipelines.commands.results.report", fail)
     refused(capsys, "report", code=code)
+
+
+@pytest.mark.parametrize(("missing", "command"), [("dvc", "init"), ("mlflow", "watch")])
+def test_what_the_library_alone_lacks_is_said(missing, command, project, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert f"{missing} is missing: pip install" in refused(capsys, command, code=3)
 
 
 def _loading_fails(_: object) -> int:

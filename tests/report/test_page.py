@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fewtune.artifacts import Curve
 from fewtune.report.page import Page
 from fewtune.report.tables import Result
 from fewtune.util.table import Table
@@ -39,7 +40,8 @@ def result(strategy: str, latency_ms: float, **changes: object) -> Result:
 def test_a_page_holds_everything_and_asks_the_network_for_nothing():
     results = [result("selective", 50.0, disturbed="busy & loud"), result("full", 40.0)]
     earlier = Table(["measured", "latency ms"], [["2026-11-21", "51.0"]])
-    text = Page(results, {"selective": made.curve()}, b"PNG", earlier).html()
+    curves = {"selective": made.curve(), "oneshot": Curve()}
+    text = Page(results, curves, b"PNG", earlier).html()
     page = Elements(text)
     assert all(each.startswith(("data:", "#")) for each in page.references)
     assert not re.search(r"url\((?!#)|@import|<script", text)
@@ -48,6 +50,7 @@ def test_a_page_holds_everything_and_asks_the_network_for_nothing():
     said = " ".join(page.said)
     for expected in ("<net>", "busy & loud", "conv2d_1", "51.0", "Measured on Test CPU", "25.0"):
         assert expected in said
+    assert "oneshot" not in said
     ids = re.findall(r'\bid="([^"]+)"', text)
     referred = {*re.findall(r"url\(#([^)]+)\)", text), *re.findall(r'href="#([^"]+)"', text)}
     assert referred
