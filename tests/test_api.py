@@ -16,13 +16,18 @@ import onnxruntime
 import pytest
 
 import fewtune
-from fewtune.artifacts import BenchmarkReport, ImportReport, PredictReport, TaskTable, TuneReport
+from fewtune.artifacts import (
+    BenchmarkReport,
+    ImportReport,
+    PredictReport,
+    ShareReport,
+    TaskTable,
+    TuneReport,
+)
 from fewtune.errors import InputError
 from fewtune.pipelines.cli import main
 from tests import tiny_models
 from tests.made.command import python
-from tests.made.outputs import run_onnxruntime
-from tests.quantized_models import quantized_network
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -37,7 +42,7 @@ QUICK = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("api") / "small.onnx"
-    onnx.save(tiny_models.tiny_convolutional_model(), path)
+    onnx.save(tiny_models.smallest_model(), path)
     return path
 
 
@@ -210,7 +215,7 @@ print(result.latency_ms > 0, result.library.is_file())
 def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(model, tuned, tmp_path):
     # What comes before tuning is there.
     out = shutil.copytree(tuned.directory, tmp_path / "out")
-    given = {"model": str(model), "strategy": "full", "trials": 4, "out": str(out)}
+    given = {"model": str(model), "strategy": "full", "trials": 2, "out": str(out)}
     given["options"] = {**QUICK, "tune": {"predictor": "never"}}
     command = [sys.executable, "-c", INTERRUPTED % given]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
@@ -244,27 +249,10 @@ def test_a_limit_of_a_files_size_is_the_machines_fault(model, tmp_path):
     assert "file too large; raise the limit" in sentence
 
 
-def test_mode_predict_measures_nothing_while_it_tunes_and_a_quantized_network_is_right(tmp_path):
-    network, feeds = quantized_network(tmp_path)
-    onnx.save(network, tmp_path / "small-int8.onnx")
-    out = tmp_path / "out"
-    tuned = fewtune.tune(tmp_path / "small-int8.onnx", mode="predict", out=out, options=QUICK)
-    told = json.loads((out / "share" / "share.json").read_text())
-    assert told["trials"] == 0
-    assert {line["status"] for line in told["tasks"]} <= {"predicted", "default"}
-    assert "predicted, not measured" in tuned.report
-    report = ImportReport.read(out / "import")
-    assert not report.left_out
-    assert report.allowances <= 1
-    (actual,) = fewtune.load(tuned.library)(**feeds).values()
-    (expected,) = run_onnxruntime(network, feeds, 1)
-    assert np.abs(actual - expected).max() <= np.abs(expected).max() / 100
-
-
 @pytest.fixture(scope="module")
 def dynamic(tmp_path_factory):
     path = tmp_path_factory.mktemp("shapes") / "small.onnx"
-    onnx.save(tiny_models.dynamic_model(), path)
+    onnx.save(tiny_models.smallest_model("batch"), path)
     return path
 
 
@@ -274,7 +262,7 @@ def of_shapes(dynamic):
         dynamic,
         {"one": {"input": (1, 3, 16, 16)}, "many": {"input": (4, 3, 16, 16)}},
         paddable={"batch": 0},
-        trials=2,
+        mode="predict",
         out=dynamic.parent / "out",
         options=QUICK,
     )
@@ -291,6 +279,13 @@ def test_every_shape_runs_as_onnxruntime_does(dynamic, of_shapes, batch):
     served = "one: input=1x3x16x16" if batch == 1 else "many: input=4x3x16x16"
     served += ", padded" * (batch == 3)
     assert session.served_by == served
+
+
+def test_mode_predict_measures_nothing_while_it_tunes(of_shapes):
+    told = ShareReport.read(of_shapes.directory / "share")
+    assert told.trials == 0
+    assert {line.status for line in told.tasks} <= {"predicted", "default"}
+    assert "predicted, not measured" in of_shapes.report
 
 
 def test_each_shape_is_measured_and_reported(of_shapes):

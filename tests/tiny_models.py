@@ -80,6 +80,23 @@ def tiny_convolutional_model(
     )
 
 
+def smallest_model(batch: int | str = 1) -> ModelProto:
+    """One convolution and a dense layer, for runs of all stages: each task costs seconds."""
+    generator = np.random.default_rng(0)
+    size = f'"{batch}"' if isinstance(batch, str) else batch
+    return model_of(
+        f"""(float[{size},3,16,16] input) => (float[{size},10] logits) {{
+            convolved = Conv <pads = [1, 1, 1, 1]> (input, weight)
+            positive = Relu (convolved)
+            average = GlobalAveragePool (positive)
+            features = Flatten (average)
+            logits = Gemm <transB = 1> (features, dense)
+        }}""",
+        weight=random_weight(generator, 16, 3, 3, 3),
+        dense=random_weight(generator, 10, 16),
+    )
+
+
 def dynamic_model(seed: int = 0) -> ModelProto:
     """The convolutional model with a dynamic dimension called ``batch``."""
     return tiny_convolutional_model(seed, batch="batch")

@@ -23,9 +23,9 @@ BUDGETS: dict[str, Any] = {
     "share_schedules.trials_per_task": 2,
     "share_schedules.least_gain": 0.03,
     "benchmark.rounds": 3,
+    "benchmark.copies": 1,
     "benchmark.wait_s": 0,
 }
-_LIMIT_S = 400
 _LEFT_OUT = ("results/", "docs/", "tests/")
 
 
@@ -114,7 +114,7 @@ def fewtune(root: Path, *arguments: str, **changes: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_LIMIT_S,
+        timeout=400,
     )
 
 

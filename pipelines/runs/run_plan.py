@@ -38,7 +38,7 @@ from fewtune.util.files import remove_left
 # Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
 # Modules that DVC loads only when a stage runs.
-_DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
+DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
 _Done = TypeVar("_Done")
 _MODULE = re.compile(r"python -m ([\w.]+)")
 
@@ -53,7 +53,7 @@ def warm_process(root: Path) -> Iterator[None]:
     files.
     """
     stages = _MODULE.findall(Places(root).pipeline.read_text())
-    with warm.warm_process([*_DVC, *APART, *dict.fromkeys(stages)], root):
+    with warm.warm_process([*DVC, *APART, *dict.fromkeys(stages)], root):
         yield
 
 

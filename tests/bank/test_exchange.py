@@ -18,17 +18,16 @@ from tests import tuned_tiny
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture()
-def logs(tmp_path):
-    folder = tmp_path / "logs"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
     (folder / "tiny").symlink_to(tuned_tiny.tuned())
     return folder
 
 
-@pytest.fixture()
-def file(tmp_path, logs):
-    path = tmp_path / "tiny.bank"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory, logs):
+    path = tmp_path_factory.mktemp("exported") / "tiny.bank"
     export_bank(logs / "tiny", path, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
     return path
 

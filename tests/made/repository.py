@@ -1,7 +1,6 @@
 """A git and DVC repository of its own, in which the commands of DVC and fewtune run."""
 
 import copy
-import json
 import os
 import re
 import subprocess
@@ -83,11 +82,6 @@ class Repository:
             place = place[parent]
         place[key] = value
         yaml.dump(content, self.places.params)
-
-    def changed(self) -> dict[str, object]:
-        status = json.loads(self.run("dvc", "status", "--json").stdout)
-        assert status.pop("fingerprint") == ["always changed"]
-        return status
 
     def commit(self) -> None:
         self.run("git", "add", "--all")

@@ -30,6 +30,8 @@ def checkout(tmp_path, template, monkeypatch):
     database = tmp_path / "mlflow.db"
     database.write_bytes(template.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    # Its pictures take half of the time of recording a result.
+    monkeypatch.setattr("fewtune.pipelines.records.record.model_page", lambda *_: "page")
     yield Checkout(tmp_path)
 
 

@@ -20,7 +20,7 @@ from fewtune.pipelines.cli import main
 from fewtune.pipelines.commands.services import read_deployments
 from fewtune.pipelines.commands.show import remark
 from fewtune.pipelines.runs.outcome import Outcome
-from fewtune.process.ending import VERBOSE
+from fewtune.process.ending import VERBOSE, ending_early, exit_code, is_asked_to_end, listen
 from fewtune.process.warm import warm_process
 from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, load_all
 from fewtune.stages.paths import Places
@@ -140,10 +140,10 @@ def test_every_ending_has_its_code(raised, code, monkeypatch, capsys):
     refused(capsys, "report", code=code)
 
 
-@pytest.mark.parametrize(("missing", "command"), [("dvc", "init"), ("mlflow", "watch")])
-def test_what_the_library_alone_lacks_is_said(missing, command, project, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, missing, None)
-    assert f"{missing} is missing: pip install" in refused(capsys, command, code=3)
+def test_what_the_library_alone_lacks_is_said(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "dvc", None)
+    said = refused(capsys, "init", code=3)
+    assert said == "dvc is missing: pip install 'fewtune[pipeline]'"
 
 
 def _loading_fails(_: object) -> int:
@@ -163,6 +163,17 @@ def test_an_interrupt_is_told_whatever_a_library_makes_of_it(goes_on, monkeypatc
         assert refused(capsys, "report", code=130) == "interrupted; the same command goes on"
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_interrupt_asks_a_stage_that_measures_to_end(tmp_path, capsys):
+    def measuring() -> int:
+        listen()
+        signal.raise_signal(signal.SIGINT)
+        return 0 if is_asked_to_end() else 1
+
+    with ending_early(tmp_path / "end"):
+        assert exit_code(measuring) == 0
+    assert "ending with the best so far" in capsys.readouterr().err
 
 
 def test_add_registers_and_lists_the_model(project, capsys):

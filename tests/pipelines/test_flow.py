@@ -33,7 +33,9 @@ from fewtune.pipelines.cli import main
 from fewtune.pipelines.flow import publish
 from fewtune.pipelines.records.tracking import Store
 from fewtune.pipelines.runs.outcome import Outcome
-from fewtune.pipelines.runs.run_plan import Steps, run_all, warm_process
+from fewtune.pipelines.runs.run_plan import DVC, Steps, run_all
+from fewtune.process.child_python import CHILD_PYTHON
+from fewtune.process.warm import warm_process
 from fewtune.stages.params import PER_STRATEGY, RUN_SETTINGS
 from fewtune.stages.paths import Places
 from tests import small_pipeline
@@ -62,7 +64,9 @@ def harness(root):
     # Its server takes four seconds to load, which each process that collects tests would spend.
     from prefect.testing.utilities import prefect_test_harness
 
-    with warm_process(root), prefect_test_harness(server_startup_timeout=600):
+    # Its stages need DVC alone.
+    dvc = warm_process(DVC, root)
+    with dvc, prefect_test_harness(server_startup_timeout=600):
         yield
 
 
@@ -199,7 +203,7 @@ def test_a_join_of_an_outdated_result_is_passed_over(first, root, monkeypatch, c
     assert "join@good is skipped: search@good-full is not up to date" in capsys.readouterr().out
 
 
-def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monkeypatch, capsys):
+def test_commands_run_and_record_what_is_here(first, root, template, tmp_path, monkeypatch, capsys):
     # The small pipeline's params.yaml has none of the project's sections.
     sections = dict.fromkeys(PER_STRATEGY, ["selective", "full"])
     monkeypatch.setattr("fewtune.pipelines.checkout.parameters.check_all", lambda *_: sections)
@@ -222,6 +226,10 @@ def test_the_command_ends_with_the_table_and_the_failures_code(first, root, monk
     assert [each["what"] for each in told["failures"]] == ["prepare@bad"]
     assert told["exit_code"] == 2
     assert "is up to date" in shown.err
+    other = shutil.copy(template, tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    assert main(["record"]) == 0
+    assert "good-full is recorded in MLflow: run " in capsys.readouterr().out
 
 
 def test_a_regression_ends_the_watched_flow_as_failed(first, root):
@@ -295,6 +303,7 @@ def test_a_worker_runs_the_flow_in_a_clone_of_its_own(known, template, tmp_path)
     made.lay_libraries(second)
     tracking = f"sqlite:///{shutil.copy(template, tmp_path / 'mlflow.db')}"
     own = {"FEWTUNE_CHECKOUT": str(second), "MLFLOW_TRACKING_URI": tracking}
+    own[CHILD_PYTHON] = os.environ[CHILD_PYTHON]
     log = tmp_path / "worker.log"
     worker = subprocess.Popen(
         [sys.executable, "-m", "prefect", "worker", "start", "--pool", "shared", "--limit", "1"],

@@ -21,8 +21,6 @@ import pytest
 from benchmarks import kills, malformed
 from benchmarks.helpers import tiny_checkout
 from benchmarks.helpers.tiny_checkout import MODEL
-from fewtune.artifacts import ShareReport
-from fewtune.stages.paths import Places
 from tests.waiting import until
 
 ENDING = "fewtune: ending with the best so far; interrupt again to end at once"
@@ -133,35 +131,21 @@ def test_damaged_inputs_end_in_a_sentence(root, tmp_path):
     assert [row for row in rows if row["faults"]] == []
 
 
-def interrupted(root: Path) -> subprocess.Popen[str]:
-    """A run that was interrupted while schedules are shared."""
-    run = kills.begin(root)
-    log = root / "run.log"
+def test_a_second_interrupt_in_a_terminal_ends_a_run(root):
+    # What it needs stays up to date.
+    tiny_checkout.set_parameters(root, {"share_schedules.seed": 2})
+    run, log = kills.begin(root), root / "run.log"
     until(lambda: "take turns" in log.read_text() or run.poll() is not None, PATIENCE_S)
     assert run.poll() is None, log.read_text()
     # All of a terminal's foreground group are interrupted at once.
     os.killpg(run.pid, signal.SIGINT)
     until(lambda: ENDING in log.read_text() or run.poll() is not None, PATIENCE_S)
     assert ENDING in log.read_text()
-    return run
-
-
-def test_the_first_interrupt_takes_the_best_so_far(root):
-    # What it needs stays up to date.
-    tiny_checkout.set_parameters(root, {"share_schedules.seed": 1})
-    assert interrupted(root).wait(PATIENCE_S) == 0, (root / "run.log").read_text()
-    report = ShareReport.read(Places(root).shared(MODEL, STRATEGY))
-    assert report.stopped_by == "interrupted"
-
-
-def test_a_second_interrupt_in_a_terminal_ends_a_run(root):
-    tiny_checkout.set_parameters(root, {"share_schedules.seed": 2})
-    run = interrupted(root)
     started = psutil.Process(run.pid).children(recursive=True)
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(PATIENCE_S) == 130
     _, alive = psutil.wait_procs(started, timeout=120)
     assert alive == []
-    said = (root / "run.log").read_text()
+    said = log.read_text()
     assert said.endswith("fewtune: interrupted; the same command goes on\n")
     assert "Traceback" not in said

@@ -31,10 +31,8 @@ def shaped(kind, **given):
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        ("LSTM", {}),
         ("LSTM", {"direction": "reverse", "bias": False, "states": False, "batch": 1}),
         ("LSTM", {"direction": "bidirectional", "hidden": 16, "lengths": [5, 5, 5]}),
-        ("GRU", {"direction": "reverse", "hidden": 8, "bias": False, **GRU}),
         ("GRU", {"direction": "bidirectional", "hidden": 17, "batch": 1, "states": False, **GRU}),
         ("RNN", {"direction": "bidirectional", "outputs": ["", "last"]}),
     ],
@@ -104,7 +102,6 @@ def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
     "given",
     [
         {"without": "pbhc", "hidden": 16, "direction": "forward", "by_column": False},
-        {"without": "p", "hidden": 3, "by_column": False, "steps": 40},
         {"without": "p", "hidden": 17, "batch": 3},
     ],
 )

@@ -182,7 +182,6 @@ def test_rows_that_fill_no_vectors_are_padded(length):
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")
     lanes = CpuTraits.of(tuned_tiny.target()).lanes("float32")
     assert -(-length // lanes) * lanes in rows_of(module)
-    assert error_of(model, module) < BOUND
     assert error_of(model, scheduled(module)) < BOUND
 
 
