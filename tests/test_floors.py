@@ -241,7 +241,7 @@ BUDGETS = {
     "compile": 644,
     "deploy": 850,
     "fleet": 467,
-    "loose": 996,
+    "loose": 995,
     "machine": 333,
     "measure": 508,
     "model": 3239,
@@ -251,7 +251,7 @@ BUDGETS = {
     "predictor": 693,
     "process": 878,
     "progress": 120,
-    "report": 530,
+    "report": 529,
     "research": 498,
     "runtime": 914,
     "schedule": 1717,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 554,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3979, ("benchmarks",): 5472, ("tests",): 16348}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3977, ("benchmarks",): 5472, ("tests",): 16346}
 
 
 def code_lines(path: Path) -> int:
