@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import onnx
@@ -16,7 +17,7 @@ from fewtune.artifacts import UnsupportedNode
 from fewtune.errors import FewtuneError, InputError, last_line
 from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
-from fewtune.model.passes import fusion, legalizers, transposed
+from fewtune.model.passes import fusion, legalizers, scatter, transposed
 from fewtune.model.passes.integer_products import integer_epilogues, integer_kernels
 from fewtune.model.passes.padding import Padding
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
@@ -233,6 +234,7 @@ def _legalizers(
     # Only CPUs have schedules for transforms, and vectors to fill.
     if traits is None:
         return found
+    found[scatter.OPERATOR] = partial(legalizers.within, kernel=scatter.of_rows(traits))
     if padding is not None:
         add(PAD_FILTERS, _CONVOLUTION, padding.convolutions, traits)
         add(PAD_MATMUL, _PRODUCT, padding.products, traits)

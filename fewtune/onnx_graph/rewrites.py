@@ -136,10 +136,30 @@ def _empty_slice(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
+def _rows(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write a ScatterElements whose index is one for a whole row as a ScatterND.
+
+    So graph networks add messages up: they expand the index of an edge to the row of its features.
+    """
+    data, indices, updates = node.input
+    given = attributes_of(node)
+    source = next((each for each in reversed(graph.nodes) if indices in each.output), None)
+    shapes = [graph.shape(name) for name in (data, indices, updates)]
+    if source is None or source.op_type != "Expand" or None in shapes or given.get("axis", 0):
+        return False
+    told, (rows, *columns) = graph.shape(source.input[0]), shapes[1]
+    if told != [rows, *[1] * len(columns)] or shapes[0][1:] != columns or shapes[2] != shapes[1]:
+        return False
+    index = graph.reshape(source.input[0], [rows, 1])
+    graph.op("ScatterND", [data, index, updates], node.output[0], reduction=given.get("reduction"))
+    return True
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_CHAINED, _chain),
     **dict.fromkeys(("Squeeze", "Unsqueeze"), _positive_axes),
     **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), _constant_operand),
     "BatchNormalization": _scale,
+    "ScatterElements": _rows,
     "Slice": _empty_slice,
 }

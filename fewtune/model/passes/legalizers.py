@@ -41,8 +41,11 @@ _BY_TUPLES = ("relax.gather_nd", "relax.scatter_nd")
 _OUTSIDE = 10_000
 
 
-def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    usual = call.op.get_attr("FLegalize")
+def within(
+    builder: relax.BlockBuilder, call: relax.Call, kernel: Legalizer | None = None
+) -> relax.Expr:
+    """A call whose indices are within their tensor, by TVM's kernel or by another one."""
+    usual = kernel or call.op.get_attr("FLegalize")
     if call.op.name == _TAKE:
         # TVM's own kernel can; its fast one also warns on standard error.
         mode = "clip" if call.attrs.mode == "fast" else call.attrs.mode
@@ -61,7 +64,7 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 # By operator, for `relax.transform.LegalizeOps`.
 SAFE_INDICES: dict[str, Legalizer] = dict.fromkeys(
-    (_TAKE, *_ALONG_AXIS, *_BY_TUPLES, _GRID), _legalized
+    (_TAKE, *_ALONG_AXIS, *_BY_TUPLES, _GRID), within
 )
 
 
