@@ -4,8 +4,8 @@
 
 Models are those given, or all below out/ that have a library. Each of several processes goes from a
 loaded NumPy to the first output, fewtune and onnxruntime in turns. Others call the library for a
-second as docs/deploying.md has it, by a session and by `fewtune.load`; their latencies stand beside
-the report's. Medians go to results/deploy.json and results/deploy.md. Nothing else may run
+second as docs/deploying.md has it, in turns with others that measure as a run's report does.
+Medians go to results/deploy.json and results/deploy.md. Nothing else may run
 meanwhile.
 """
 
@@ -16,11 +16,14 @@ import datetime
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.helpers.common import alone
-from fewtune.artifacts import Fingerprint, Metrics
+from fewtune.artifacts import Fingerprint
 from fewtune.benchmark.benchmark import start_figures
 from fewtune.errors import FewtuneError
 from fewtune.report.tables import target_name
@@ -28,28 +31,37 @@ from fewtune.stages.commit import commit
 from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
+from fewtune.verify.reference import Reference
 
 _RESULTS = Path(__file__).parent.parent / "results"
 # As a user's program calls a library: nothing is bound to a core.
-_CALLS = """
-import json, statistics, sys, time
+_LOADED = """
+import statistics, sys, time
 import numpy, fewtune
-path, way = sys.argv[1:]
-session = fewtune.InferenceSession(path)
-note = session.note.functions[0]
-feeds = {each.name: numpy.zeros(each.shape, each.dtype) for each in note.inputs}
-run = fewtune.load(path)
-call = {"session": lambda: session.run(None, feeds), "load": lambda: run(**feeds)}[way]
+feeds = dict(numpy.load(sys.argv[2]))
+run = fewtune.load(sys.argv[1])
 taken_s, end_s = [], time.perf_counter() + 1.5
 while (began_s := time.perf_counter()) < end_s:
-    call()
+    run(**feeds)
     taken_s.append(time.perf_counter() - began_s)
 print(1e3 * statistics.median(taken_s[len(taken_s) // 3 :]))
+"""
+# As the report of a run has it: in turns with onnxruntime, after each other's calls.
+_REPORTED = """
+import statistics, sys
+from pathlib import Path
+from fewtune.artifacts import Fingerprint
+from fewtune.benchmark.variants import Variants
+from fewtune.options import BenchmarkOptions
+library, imported, fingerprint = map(Path, sys.argv[1:])
+machine, options = Fingerprint.read(fingerprint), BenchmarkOptions()
+variants = Variants(imported, {"tuned": library}, machine, options, untuned=False)
+print(1e3 * statistics.median(variants.measured(9)["tuned"]))
 """
 _HEADINGS = [
     *("model", "library MB", "ONNX MB", "growth", "start s", "onnxruntime start s"),
     *("resident MB", "onnxruntime resident MB"),
-    *("report ms", "session ms", "load ms"),
+    *("report ms", "load ms"),
 ]
 
 
@@ -70,12 +82,11 @@ def main() -> int:
         try:
             with alone(f"deploy {model}"):
                 figures = start_figures(library, onnx, options.rounds)
-                latencies = _latencies(library, options.rounds)
+                latencies = _latencies(library, places, model, options.rounds)
         except (FewtuneError, OSError, RuntimeError) as fault:
             print(f"{model} is left out: {fault}", file=sys.stderr)
             continue
-        reported = Metrics.read(places.benchmarked(model, options.strategy)).latency_ms
-        rows.append({"model": model, **figures, "report_ms": reported, **latencies})
+        rows.append({"model": model, **figures, **latencies})
         print(*_row(rows[-1]), flush=True)
     if not rows:
         print("no model has a library: make one with `fewtune run`", file=sys.stderr)
@@ -85,15 +96,23 @@ def main() -> int:
     return 0
 
 
-def _latencies(library: Path, rounds: int) -> dict[str, float]:
-    """Milliseconds of a call, by the way of calling: the median of processes that take turns."""
-    taken: dict[str, list[float]] = {"session": [], "load": []}
-    for _ in range(rounds):
-        for way, found in taken.items():
-            child = [sys.executable, "-c", _CALLS, str(library), way]
-            done = subprocess.run(child, check=True, capture_output=True, text=True)
-            found.append(float(done.stdout))
-    return {f"{way}_ms": statistics.median(found) for way, found in taken.items()}
+def _latencies(library: Path, places: Places, model: str, rounds: int) -> dict[str, float]:
+    """Milliseconds of a call, as the report has it and as a user's program gets it, in turns."""
+    imported = places.imported(model)
+    taken: dict[str, list[float]] = {"report_ms": [], "load_ms": []}
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        feeds = Path(scratch) / "feeds.npz"
+        np.savez(feeds, **Reference.read(imported).feeds)
+        scripts = {
+            "report_ms": [_REPORTED, library, imported, places.fingerprint],
+            "load_ms": [_LOADED, library, feeds],
+        }
+        for _ in range(rounds):
+            for way, script in scripts.items():
+                child = [sys.executable, "-c", *map(str, script)]
+                done = subprocess.run(child, check=True, capture_output=True, text=True)
+                taken[way].append(float(done.stdout))
+    return {way: statistics.median(found) for way, found in taken.items()}
 
 
 def _models(places: Places, strategy: str) -> list[str]:
@@ -110,21 +129,20 @@ def _row(row: dict[str, Any]) -> list[str]:
         f"{growth:.2f}",
         *(f"{row[name]:.3f}" for name in ("start_s", "onnxruntime_start_s")),
         *(f"{row[name]:.0f}" for name in ("resident_mb", "onnxruntime_resident_mb")),
-        *(f"{row[name]:.4g}" for name in ("report_ms", "session_ms", "load_ms")),
+        *(f"{row[name]:.4g}" for name in ("report_ms", "load_ms")),
     ]
 
 
 def _page(rows: list[dict[str, Any]], places: Places, rounds: int) -> str:
     late = sum(row["start_s"] > row["onnxruntime_start_s"] for row in rows)
     large = sum(row["resident_mb"] > 1.2 * row["onnxruntime_resident_mb"] for row in rows)
-    ways = ("session_ms", "load_ms")
-    apart = sum(any(abs(row[way] / row["report_ms"] - 1) > 0.03 for way in ways) for row in rows)
+    apart = sum(abs(row["load_ms"] / row["report_ms"] - 1) > 0.03 for row in rows)
     machine = Fingerprint.read(places.fingerprint)
     today = datetime.datetime.now(datetime.UTC).date()
     return (
         "# Deployed libraries beside onnxruntime\n\n"
         "Start: seconds from a loaded NumPy to a new process's first output. Resident: its memory "
-        "then. Report: the latency in the run's report. Session and load: that of a user's "
+        "then. Report: a call's latency, measured as for a run's report. Load: that of a user's "
         "program.\n\n"
         f"{Table(_HEADINGS, [_row(row) for row in rows]).markdown()}\n"
         f"Of {len(rows)} models, {late} start later than onnxruntime, and {large} hold more than "
