@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
+from fewtune.onnx_graph.graph import all_nodes, attributes_of
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.
@@ -71,6 +72,8 @@ class OnnxruntimeSession:
         source: str | bytes = str(model) if isinstance(model, Path) else b""
         if not isinstance(model, Path):
             given, arrays = light(model)
+            if not measured and any(map(_adds_rows, all_nodes(given.graph))):
+                options.intra_op_num_threads = 1
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
             # The former is for rewrites of the graph; it alone would copy each weight.
@@ -112,6 +115,11 @@ class OnnxruntimeSession:
         self._session.run_with_iobinding(binding)
         found: list[np.ndarray] = binding.copy_outputs_to_cpu()
         return found
+
+
+def _adds_rows(node: NodeProto) -> bool:
+    """Whether onnxruntime's threads lose updates of one row by each other (1.31)."""
+    return node.op_type == "ScatterND" and "reduction" in attributes_of(node)
 
 
 def cannot_load(error: Exception) -> str:
