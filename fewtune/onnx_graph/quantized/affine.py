@@ -172,7 +172,7 @@ def write_quantized(graph: GraphBuilder, node: NodeProto) -> bool:
     given, shape = attributes_of(node), graph.shape(data)
     kind = graph.element_type(zero) if zero else given.get("output_dtype", 0)
     kind, axis = kind or TensorProto.UINT8, given.get("axis", 1)
-    if shape is None or kind not in _QUANTIZED:
+    if shape is None or given.get("block_size") or kind not in _QUANTIZED:
         return False
     data = graph.cast(data, TensorProto.FLOAT)
     data = graph.op("Round", [graph.op("Div", [data, along(graph, scale, len(shape), axis)])])
@@ -187,9 +187,15 @@ def write_dequantized(graph: GraphBuilder, node: NodeProto) -> bool:
     """As `write_quantized` for a ``DequantizeLinear``; constants are dequantized now."""
     data, scale, zero = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
-    axis = given.get("axis", 1)
+    axis, block = given.get("axis", 1), given.get("block_size", 0)
     if shape is None or graph.element_type(data) not in _DEQUANTIZED:
         return False
+    if block:
+        blocks = [graph.value(name) for name in (scale, zero) if name]
+        if any(each is None for each in blocks):
+            return False
+        elements = [np.repeat(b, block, axis).take(range(shape[axis]), axis) for b in blocks]
+        scale, zero = optional([graph.constant(each) for each in elements], 2)
     factor = along(graph, scale, len(shape), axis)
     result = graph.fold("Mul", [centered(graph, data, zero, axis), factor])
     kind = given.get("output_dtype") or graph.element_type(scale)

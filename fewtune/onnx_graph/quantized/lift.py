@@ -65,7 +65,7 @@ def _dequantize(walk: Walk, node: NodeProto) -> bool:
     """Defer the result of a ``DequantizeLinear``."""
     graph, given = walk.graph, attributes_of(node)
     data, scale, zero = optional(node.input, 3)
-    if given.get("output_dtype", 1) != TensorProto.FLOAT:
+    if given.get("block_size") or given.get("output_dtype", 1) != TensorProto.FLOAT:
         return False
     values = graph.value(data)
     if values is not None:
@@ -92,7 +92,7 @@ def _quantize(walk: Walk, node: NodeProto) -> bool:
     data, scale, zero = optional(node.input, 3)
     kind = (graph.element_type(zero) if zero else given.get("output_dtype")) or TensorProto.UINT8
     found = parameters(graph, scale, zero, kind)
-    if found is None or graph.element_type(data) not in (0, 1):
+    if found is None or given.get("block_size") or graph.element_type(data) not in (0, 1):
         return False
     signed = kind == TensorProto.INT8
     name = graph.fresh(f"{output}_unsigned") if signed else output

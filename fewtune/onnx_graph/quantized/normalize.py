@@ -103,11 +103,6 @@ def _standard(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _plain(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    is_blocked = bool(attributes_of(node).get("block_size"))
-    return is_blocked and graph.refuse(node, "has a scale for each block, which is not tuned")
-
-
 class _Form(NamedTuple):
     """Where a ``QLinear`` operator has its inputs.
 
@@ -131,7 +126,6 @@ _FORMS = {
 HANDLERS: dict[str, Handler] = {
     **{f"{MICROSOFT}.QLinear{name}": _quantized_operator for name in _FORMS},
     **{f"QLinear{name}": _quantized_operator for name in ("Conv", "MatMul")},
-    **dict.fromkeys((QUANTIZE, DEQUANTIZE), _plain),
     f"{MICROSOFT}.{QUANTIZE}": _standard,
     f"{MICROSOFT}.{DEQUANTIZE}": _standard,
     f"{MICROSOFT}.QGemm": _gemm,

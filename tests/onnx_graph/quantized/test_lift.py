@@ -187,6 +187,25 @@ def test_dequantized_weights_beyond_signed_bytes_are_bytes(operator, zeros):
     assert difference.max() <= 1
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_in_blocks_are_dequantized(axis):
+    """The last block is shorter."""
+    random, blocks = np.random.default_rng(1), (3, 6) if axis == 0 else (5, 3)
+    text = """(float[2, 5] x) => (float[2, 6] y) {
+        wf = DequantizeLinear <block_size = 2, axis = AXIS> (w, scale, zero) y = MatMul (x, wf)
+    }"""
+    model = model_of(
+        text.replace("AXIS", str(axis)),
+        opset=21,
+        w=random.integers(-128, 128, (5, 6)).astype(np.int8),
+        scale=random.random(blocks, np.float32),
+        zero=random.integers(-9, 9, blocks).astype(np.int8),
+    )
+    result, feeds = simplified(model), {"x": random.random((2, 5), np.float32)}
+    assert "DequantizeLinear" not in operators(result)
+    np.testing.assert_allclose(outputs(result, feeds)[0], outputs(model, feeds)[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("channels", "group", "scale"), [(4, 4, 0.3), (8192, 1, 1500.0)])
 def test_weights_whose_windows_sums_are_not_known_stay_in_floats(channels, group, scale):
     """Of several groups there are several sums; of many channels float32 does not hold them."""
