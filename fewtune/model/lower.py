@@ -6,8 +6,8 @@ import contextlib
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import onnx

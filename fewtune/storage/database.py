@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +24,8 @@ from fewtune.trial.trial import Trial, is_trace, plain
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 ADVICE = "run the stage that wrote it again, or take the log from its backup"
+# Those of a module are five, those of a record's trace six; transformed layouts have some more.
+_MOST_LEVELS = 24
 
 
 def record_of(
@@ -85,11 +89,8 @@ def seal(directory: Path) -> None:
 
 def digest(directory: Path) -> str:
     """SHA-256 of the two files, in hex."""
-    try:
-        content = b"".join((directory / name).read_bytes() for name in (WORKLOADS, RECORDS))
-    except OSError as fault:
-        raise JournalError(f"{fault.filename}: cannot be read ({fault.strerror})") from None
-    return hashlib.sha256(content).hexdigest()
+    files = (directory / name for name in (WORKLOADS, RECORDS))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def read_database(directory: Path) -> ms.database.JSONDatabase:
@@ -98,9 +99,11 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
     Raises
     ------
     JournalError
-        If a file is missing or damaged. TVM does not check it: a line ``{}`` ends the process. So
-        a log without a digest, that others made, is read in a child process (`ReadLogs`).
+        If a file is missing or damaged. TVM does not check it: a line ``{}`` ends the process, and
+        who makes a log can make its digest.
     """
+    workloads = _checked_lines(directory / WORKLOADS, _is_workload)
+    _checked_lines(directory / RECORDS, lambda value: _is_record(value, workloads))
     noted = LogInfo.read(directory).sha256 if (directory / LogInfo.file_name).is_file() else ""
     if noted not in ("", digest(directory)):
         raise JournalError(f"{directory} is not as it was written: {ADVICE}")
@@ -110,6 +113,58 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
         )
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
         raise JournalError(f"{directory}: TVM cannot read this log ({last_line(fault)})") from None
+
+
+def _checked_lines(path: Path, is_right: Callable[[Any], bool]) -> int:
+    """Count the lines of a file of JSON; refuse the first wrong one."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read ({error.strerror})") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            right = is_right(json.loads(line))
+        except (ValueError, RecursionError):
+            right = False
+        if not right:
+            raise JournalError(f"{path}: line {number} is damaged; {ADVICE}")
+    return len(lines)
+
+
+def _is_workload(value: Any) -> bool:
+    """A hash, and a module as TVM's JSON in base 64, behind its length."""
+    match value:
+        case [str(number), str(module)] if number.isdecimal():
+            return _is_flat(json.loads(base64.b64decode(module, validate=True)[8:]), _MOST_LEVELS)
+    return False
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether JSON has so few levels: TVM reads each by a call, and its modules are lists."""
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        inner = (each.values() if isinstance(each, dict) else each for each in layer)
+        layer = [each for some in inner for each in some if isinstance(each, dict | list)]
+    return not layer
+
+
+def _is_record(value: Any, workloads: int) -> bool:
+    """A workload's place, a trace, seconds, a target, the arguments."""
+    match value:
+        case [int(place), [trace, times, target, list(arguments)]]:
+            return (
+                0 <= place < workloads
+                and is_trace(trace)
+                and (times is None or (isinstance(times, list) and all(map(_is_time, times))))
+                and (target is None or isinstance(target, dict | str))
+                and all(isinstance(each, list) and len(each) == 3 for each in arguments)
+                and _is_flat(value, _MOST_LEVELS)
+            )
+    return False
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
 def best_trials(
@@ -333,9 +388,6 @@ class ReadLogs(Job):
         for record in read_database(path).get_all_tuning_records():
             if record.run_secs:
                 digest, trial = workload_hash(record.workload.mod), Trial.from_record(record)
-                times_s = trial.run_s or []
-                if not (is_trace(trial.trace) and all(0 < each < math.inf for each in times_s)):
-                    raise JournalError(f"{path} holds a trial that is none; {ADVICE}")
                 modules[digest] = modules.get(digest) or tvm.ir.save_json(record.workload.mod)
                 trials.append([digest, trial.key, trial.run_s])
         return {"modules": modules, "trials": trials}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from fewtune.errors import printable
 
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
 Item = TypeVar("Item")
 MISSING = "-"
+_ANY_WIDTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,35 +60,46 @@ class Table:
         )
 
     def text(self) -> str:
-        """The table in columns of plain text, ending in a newline.
+        """The table in columns of plain text, ending in a newline; headings are wrapped."""
+        from rich.console import Console
 
-        A heading is wrapped: it takes no more width than its longest word or the cells.
-        """
-        # Names of tensors and models are others' text.
-        rows = [[printable(cell) for cell in row] for row in self.rows]
-        columns = zip(self.headings, *rows, strict=True)
-        widths = [
-            max(len(text) for text in [*heading.split(), *cells]) for heading, *cells in columns
-        ]
-        heads = [
-            textwrap.wrap(text, width) for text, width in zip(self.headings, widths, strict=True)
-        ]
-        height = max(map(len, heads))
-        headed = zip(*([""] * (height - len(lines)) + lines for lines in heads), strict=True)
-        texts = []
-        for line in [*headed, ["-" * width for width in widths], *rows]:
-            cells = [
-                cell.ljust(width) if column in self.left else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ]
-            texts.append(" ".join(cells).rstrip() + "\n")
-        return "".join(texts)
+        console = Console(file=io.StringIO(), width=_ANY_WIDTH, markup=False, highlight=False)
+        with console.capture() as shown:
+            console.print(self._ruled())
+        # A rule of ASCII's letters goes through every pipe.
+        lines = shown.get().replace("\N{BOX DRAWINGS LIGHT HORIZONTAL}", "-").splitlines()
+        return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
 
     def print(self, stream: TextIO | None = None) -> None:
         """Show the table."""
         stream = stream or sys.stdout
         stream.write(self.text())
         stream.flush()
+
+    def _ruled(self) -> RichTable:
+        """The table for rich: a heading takes no more width than its longest word or the cells."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        # Names of tensors and models are others' text.
+        rows = [[printable(cell) for cell in row] for row in self.rows]
+        ruled = RichTable(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+        )
+        for column, heading in enumerate(self.headings):
+            words = [*heading.split(), *(row[column] for row in rows)]
+            width = max(map(len, words), default=0)
+            is_left = column in self.left
+            ruled.add_column(
+                heading,
+                justify="left" if is_left else "right",
+                max_width=width,
+                min_width=None if is_left else width,
+                vertical="bottom",
+            )
+        for row in rows:
+            ruled.add_row(*row)
+        return ruled
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.artifacts import LogInfo
-from fewtune.errors import FewtuneError, InputError, JournalError
+from fewtune.errors import InputError, JournalError
 from fewtune.pipelines.cli import main
 from fewtune.storage.database import (
     RECORDS,
@@ -16,8 +16,8 @@ from fewtune.storage.database import (
     merge,
     read_database,
     read_seeds,
-    read_workloads,
 )
+from fewtune.trial.trial import Trial
 from fewtune.tuning.job import measured
 from fewtune.tuning.state import Start
 from fewtune.tuning.tune import TuneJob
@@ -103,13 +103,29 @@ def test_the_log_command(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [WORKLOADS, RECORDS])
-def test_a_damaged_line_ends_no_process_of_ours(tmp_path, name):
+@pytest.mark.parametrize(
+    "line", ["{}", "[]", "3", '["1"]', "[0,[]]", "[0,[[[3],[]],[1],{},[]]]", "x"]
+)
+def test_a_damaged_line_never_reaches_tvm(tmp_path, name, line):
     directory = tmp_path / "log"
     shutil.copytree(tuned_tiny.tuned(), directory)
     made_log = directory / name
-    made_log.write_text("{}\n" + made_log.read_text())
-    with pytest.raises(JournalError, match="is not as it was written"):
+    made_log.write_text(line + "\n" + made_log.read_text())
+    with pytest.raises(JournalError, match=f"{name}: line 1 is damaged"):
         read_database(directory)
-    LogInfo.read(directory).model_copy(update={"sha256": ""}).write(directory)
-    with pytest.raises(FewtuneError, match="log"):
-        read_workloads([directory])
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        {},
+        [[["GetLoops", ["b0"], [], ["l1"]]], []],
+        [[["GetSBlock", [], ["conv", "main"]]], []],
+        [[["GetSBlock", [None], ["conv", "main"], ["b0"]]], []],
+        [[], [[0, 1]]],
+    ],
+    ids=str,
+)
+def test_a_trace_that_tvm_never_wrote_is_refused(trace):
+    with pytest.raises(JournalError, match="none of TVM's"):
+        Trial.from_json({"trace": trace, "run_s": [1.0]})
