@@ -244,10 +244,10 @@ BUDGETS = {
     "loose": 995,
     "machine": 333,
     "measure": 508,
-    "model": 3239,
+    "model": 3306,
     "model_check": 208,
     "prediction": 328,
-    "onnx_graph": 3738,
+    "onnx_graph": 3759,
     "predictor": 693,
     "process": 878,
     "progress": 120,
@@ -261,18 +261,18 @@ BUDGETS = {
     "sharing": 299,
     "similarity": 97,
     "steps": 231,
-    "storage": 263,
+    "storage": 300,
     "task": 487,
     "timing": 307,
-    "trial": 147,
+    "trial": 152,
     "tuning": 922,
     "tvm_compat": 322,
-    "util": 271,
+    "util": 283,
     "verify": 1044,
     "workers": 554,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3977, ("benchmarks",): 5472, ("tests",): 16346}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3977, ("benchmarks",): 5488, ("tests",): 16449}
 
 
 def code_lines(path: Path) -> int:
