@@ -114,8 +114,10 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         twins=sorted(selection.twins),
     )
     state = measured(job, contesting, run)
-    # What no round has measured is still as it was predicted.
-    is_predicted = bool(lines) and not any(each.gains for each in state.tasks.values())
+    # What no round has measured, here or while tuning, is still as it was predicted.
+    is_predicted = bool(lines) and not any(
+        each.gains or each.start.trials for each in state.tasks.values()
+    )
     info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
     write_result(directory, info, state)
     _curve(predicted, predict_directory, tuned, state).write(directory)

@@ -176,11 +176,12 @@ def test_a_crash_costs_its_task_only(tmp_path):
     assert "crashed (SIGSEGV)" in line.note
 
 
-def test_without_time_for_a_round_the_predicted_log_stays(tmp_path):
+def test_without_time_for_a_round_the_predicted_schedules_stay(tmp_path):
     judge = MadeJudge(lambda _name, _key: 1e-3)
     report = share(tmp_path, judge, OPTIONS.model_copy(update={"budget_s": 1e-3}))
     assert (report.stopped_by, report.trials, judge.rounds) == ("budget", 0, [])
-    assert LogInfo.read(tmp_path / "share0").predicted
+    # A representative was measured while tuning: the log is of use to banks and other runs.
+    assert not LogInfo.read(tmp_path / "share0").predicted
     database = read_database(tmp_path / "share0")
     for letter in "ac":
         task = tuned_tiny.convolutions()[letter]
