@@ -258,13 +258,13 @@ BUDGETS = {
     "schedule_check": 444,
     "search": 615,
     "selection": 194,
-    "sharing": 299,
+    "sharing": 301,
     "similarity": 97,
     "steps": 231,
-    "storage": 300,
+    "storage": 302,
     "task": 487,
     "timing": 307,
-    "trial": 152,
+    "trial": 147,
     "tuning": 922,
     "tvm_compat": 322,
     "util": 283,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 554,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3977, ("benchmarks",): 5488, ("tests",): 16449}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3977, ("benchmarks",): 5488, ("tests",): 16450}
 
 
 def code_lines(path: Path) -> int:

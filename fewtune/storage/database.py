@@ -38,6 +38,9 @@ def record_of(
     JournalError
         If its trace is none of its task's.
     """
+    # TVM reads the memory behind what it expects.
+    if not is_trace(trial.trace):
+        raise JournalError("a trial's trace is none of TVM's")
     given = ms.arg_info.ArgInfo.from_prim_func(workload.mod["main"])
     arguments = [plain(info.as_json()) for info in given]
     target_config = plain(json.loads(str(target)))

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fewtune.errors import JournalError
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 
@@ -77,10 +76,6 @@ class Trial:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
-        if entry["trace"] is not None and not is_trace(entry["trace"]):
-            raise JournalError(
-                "a trial's trace is none of TVM's: remove the journal, or restore it"
-            )
         cause = entry.get("cause")
         is_checked = cause is not None or bool(entry.get("checked"))
         return Trial(

@@ -16,6 +16,7 @@ from fewtune.storage.database import (
     merge,
     read_database,
     read_seeds,
+    read_trace,
 )
 from fewtune.trial.trial import Trial
 from fewtune.tuning.job import measured
@@ -128,4 +129,4 @@ def test_a_damaged_line_never_reaches_tvm(tmp_path, name, line):
 )
 def test_a_trace_that_tvm_never_wrote_is_refused(trace):
     with pytest.raises(JournalError, match="none of TVM's"):
-        Trial.from_json({"trace": trace, "run_s": [1.0]})
+        read_trace(tuned_tiny.tasks()[0].mod, Trial(json.dumps(trace), [1.0], None), None)
