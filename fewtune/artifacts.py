@@ -110,7 +110,6 @@ class Fingerprint(Artifact):
     # CPU or GPU model the kernels run on.
     device: str
     logical_cores: int
-    memory_gib: int
     system: str
     # The resolved TVM target, as JSON.
     target: str
@@ -354,8 +353,6 @@ class Cluster(Part):
 
     representative: str
     members: list[str]
-    # Representative's similarity to the other members.
-    similarity_sum: float
 
 
 class BankDonor(Part):
@@ -509,7 +506,6 @@ class SharedTask(_Timed):
     # Whose schedule won, if shared or known.
     donor: str | None
     status: ShareStatus
-    valid: int
 
 
 def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]:

@@ -124,7 +124,6 @@ def selection() -> Selection:
             Cluster(
                 representative=names["b"],
                 members=[names["b"], names["a"], names["c"]],
-                similarity_sum=1.0,
             )
         ],
         worth=[names["b"]],

@@ -216,7 +216,7 @@ def fleet_fingerprint(options: FingerprintOptions) -> Fingerprint:
     if not at.startswith(LOCAL):
         with Cluster(at, options) as cluster:
             cluster.wait_for_machines(class_of(own))
-    return own.model_copy(update={"at": at, "memory_gib": 0, "logical_cores": own.threads})
+    return own.model_copy(update={"at": at, "logical_cores": own.threads})
 
 
 # The arguments of a session that name a folder of this machine.

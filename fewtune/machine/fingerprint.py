@@ -121,11 +121,9 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
     target = resolve_target(options.target, threads)
     device = tvm_device(target)
     name = cpu_name() if target.kind.name == "llvm" else f"{device.device_name} ({cpu_name()})"
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Fingerprint(
         device=name,
         logical_cores=os.cpu_count() or 1,
-        memory_gib=round(pages / 2**30),
         system=f"{platform.system()} {platform.machine()}",
         target=target_json(target),
         threads=threads,

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -379,6 +380,11 @@ class BoardPool(WorkerPool):
     fingerprint : Fingerprint
         Of the boards.
     boards : int
+
+    Attributes
+    ----------
+    at : str
+        Where the boards are, for messages.
     """
 
     def __init__(self, fingerprint: Fingerprint, boards: int) -> None:
@@ -388,7 +394,8 @@ class BoardPool(WorkerPool):
         folder = str(self.folder)
         settings = (target, folder, fingerprint.cross_compiler)
         super().__init__(target, threads, usable_cores(), _OPTIONS, BoardBuilder, settings)
-        board = (target, threads, folder, fingerprint.at)
+        self.at = fingerprint.at
+        board = (target, threads, folder, self.at)
         self.devices = boards
         self.runners = [WorkerHandle(BoardRunner, board, threads) for _ in range(boards)]
         for runner in self.runners:
@@ -415,22 +422,12 @@ class BoardPool(WorkerPool):
             built.unlink()
 
 
+@dataclass
 class BoardMeasurer(Measurer):
-    """Builds a batch here and races its candidates on boards, each task on its own.
-
-    Parameters
-    ----------
-    pool : BoardPool
-    at : str
-        Where the boards are, for messages.
-    """
+    """Builds a batch here and races its candidates on boards, each task on its own."""
 
     pool: BoardPool
-
-    def __init__(self, pool: BoardPool, at: str) -> None:
-        super().__init__(pool, overlap=True)
-        self._at = at
-        self._board_of: dict[str, int] = {}
+    _board_of: dict[str, int] = field(default_factory=dict)
 
     def _device(self, specs: Specs) -> int:
         """The board of the tasks with such buffers; new tasks get the boards in turns."""
@@ -444,7 +441,7 @@ class BoardMeasurer(Measurer):
         except (WorkerLostError, RequestFailedError) as fault:
             raise MachineError(
                 f"{' '.join(str(fault).split())}; what was measured is kept: run again when the "
-                f"board of {self._at} is there"
+                f"board of {self.pool.at} is there"
             ) from None
         return runner
 
@@ -452,9 +449,8 @@ class BoardMeasurer(Measurer):
 class Board(Device):
     """Boards of one key behind a tracker, all of one class."""
 
-    can = Capabilities(
-        cold_caches=False, finals_in_model=False, shared_cores=False, runs_here=False
-    )
+    can = Capabilities(shared_cores=False, runs_here=False)
+    measurer_kind = BoardMeasurer
 
     @classmethod
     def describe(cls, options: FingerprintOptions) -> Fingerprint:
@@ -485,7 +481,6 @@ class Board(Device):
         return Fingerprint(
             device=f"{address.key} (board behind TVM's RPC)",
             logical_cores=cores,
-            memory_gib=0,
             system=f"RPC {architecture(target)}",
             target=target_json(target),
             threads=threads,
@@ -518,11 +513,6 @@ class Board(Device):
         known = ask_tracker(address, BACK_S)
         self._boards = min(known.free, _MOST_BOARDS)
         return BoardPool(self.fingerprint, self._boards)
-
-    def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:
-        """The measurer of batches on the boards; caches stay as calls leave them."""
-        assert isinstance(pool, BoardPool)
-        return BoardMeasurer(pool, self.fingerprint.at)
 
     @property
     def link(self) -> Callable[..., None] | None:

@@ -27,20 +27,16 @@ class Capabilities(NamedTuple):
 
     Attributes
     ----------
-    cold_caches : bool
-        Before each call, caches are put into the state that a model leaves them in.
-    finals_in_model : bool
-        A task's fastest schedules can be compared in the model.
     shared_cores : bool
-        Kernels run on the cores that build them, so building and measuring alternate.
+        Kernels run on the cores that build them, so building and measuring alternate. There, caches
+        are put into the state that a model leaves them in before each call, and a task's fastest
+        schedules are compared in the model.
     runs_here : bool
         Processes of this machine can run what is compiled for it.
     locks_itself : bool
         Its machines hold their locks while they tune and share, batch by batch.
     """
 
-    cold_caches: bool = True
-    finals_in_model: bool = True
     shared_cores: bool = True
     runs_here: bool = True
     locks_itself: bool = False
@@ -56,6 +52,8 @@ class Device(ABC):
     """
 
     can: Capabilities
+    # Measures batches on the processes of `open`.
+    measurer_kind: ClassVar[type[Measurer]] = Measurer
     # Carries out the work of tuning and sharing; None for a child process of this machine.
     runner: ClassVar[Callable[..., list[dict[str, Any]]] | None] = None
 
@@ -79,7 +77,8 @@ class Device(ABC):
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
         """The measurer of batches on these processes."""
-        return Measurer(pool, overlap=not self.can.shared_cores, cold_weights=cold_weights)
+        overlap = not self.can.shared_cores
+        return self.measurer_kind(pool, overlap=overlap, cold_weights=cold_weights)
 
     @property
     def link(self) -> Callable[..., None] | None:
@@ -124,7 +123,7 @@ class Here(Device):
 class OwnDevice(Here):
     """A GPU of this machine: candidates are built while others are measured."""
 
-    can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
+    can = Capabilities(shared_cores=False)
 
     def open(self) -> WorkerPool:
         # CUDA reserves addresses for all of the GPU's memory, which a limit would refuse. NVIDIA's

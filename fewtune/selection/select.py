@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection
 from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
-from fewtune.selection.cluster import cliques, representative, similarity_sum
+from fewtune.selection.cluster import cliques, representative
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,
@@ -124,7 +124,6 @@ def _clusters(
         cluster = Cluster(
             representative=names[leader],
             members=[names[index] for index in group],
-            similarity_sum=similarity_sum(leader, group, values),
         )
         found.append((-sum(shares[index] for index in group), names[leader], cluster))
     return [cluster for *_, cluster in sorted(found, key=lambda each: each[:2])]

@@ -77,7 +77,7 @@ class Sharing(Session):
         self._job = job
         self._in_model: InModel | None = None
         # A model that runs on this processor is needed, and kernels that can be linked.
-        can_run = job.finals > 1 and place.device.can.finals_in_model
+        can_run = job.finals > 1 and place.device.can.shared_cores
         if can_run and job.model is not None and KernelStore.of(self.target) is not None:
             if (job.model / Skeleton.file_name).is_file():
                 skeleton, threads = Skeleton.read(job.model), job.fingerprint.threads

@@ -110,7 +110,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         finals=options.finals,
         proposes=selection.method != "all",
         model=model_directory,
-        cold_weights=device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks),
+        cold_weights=device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks),
         twins=sorted(selection.twins),
     )
     state = measured(job, contesting, run)
@@ -247,7 +247,6 @@ def task_line(known: TaskState, predicted: PredictedTask | None = None) -> Share
         donors=[*known.start.donors],
         donor=donor,
         status=status,
-        valid=sum(1 for trial in known.trials if trial.run_s),
         trials=line.trials,
         default_ms=line.default_ms,
         best_ms=best_ms,

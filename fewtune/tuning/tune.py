@@ -104,7 +104,7 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
     if selection.method == "all":
         # The baseline of selective tuning: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
-    cold_weights = device_of(fingerprint).can.cold_caches and weights_outgrow_cache(tasks)
+    cold_weights = device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks)
     job = TuneJob(
         tasks=packed(kept),
         fingerprint=fingerprint,

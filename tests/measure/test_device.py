@@ -32,9 +32,9 @@ def test_a_fingerprint_does_not_depend_on_the_way_to_its_device():
 def test_each_kind_says_what_it_cannot_do():
     here, there = device_of(tuned_tiny.fingerprint()), device_of(board())
     assert isinstance(here, Here)
-    assert here.can.finals_in_model
+    assert here.can.shared_cores
     assert isinstance(there, Board)
-    assert not there.can.finals_in_model
+    assert not there.can.shared_cores
 
 
 def test_logs_of_a_board_are_of_another_class_and_lock():

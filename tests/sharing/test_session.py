@@ -152,7 +152,7 @@ def test_a_wrong_contender_is_refused_and_named(tmp_path):
     line = next(line for line in report.tasks if line.task == named("a"))
     assert line.trials > 0
     assert line.failures == {"wrong_output": line.trials}
-    assert (line.status, line.valid) == ("predicted", 0)
+    assert line.status == "predicted"
     told = (tmp_path / "share0" / WRONG_SCHEDULES).read_text()
     assert "12 of 99 elements differ" in told
     records = best_trials(read_database(tmp_path / "share0"), tuned_tiny.convolutions()["a"].mod, 9)
