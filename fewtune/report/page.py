@@ -7,7 +7,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
 from fewtune.artifacts import Curve
 from fewtune.report import tables
@@ -60,7 +59,12 @@ class Page:
             f'<p class="warning">{_text(it)}</p>' for it in tables.disturbed_lines(self.results)
         ]
         parts.append(_table(tables.results_table(self.results)))
-        parts += ["<h2>Latency</h2>", self._latencies()]
+        found = [
+            (f"{name} ({each.strategy})", stats)
+            for each in self.results
+            for name, stats in each.benchmark.variants.items()
+        ]
+        parts += ["<h2>Latency</h2>", _table(tables.latency_table(found))]
         if any(curve.points for curve in self.curves.values()):
             parts += ["<h2>Latency against tuning time</h2>", self._curve()]
         if comparisons:
@@ -83,28 +87,15 @@ class Page:
             f"<body>{chr(10).join(parts)}</body></html>\n"
         )
 
-    def _latencies(self) -> str:
-        """A bar for each variant of each strategy, the untuned one in the table only."""
-        found = [
-            (f"{name} ({each.strategy})", stats)
-            for each in self.results
-            for name, stats in each.benchmark.variants.items()
-        ]
-        bars = [each for each in found if not each[0].startswith("untuned ")]
-        figure, axes = _figure(0.4 * len(bars) + 0.9)
-        for place, (label, stats) in enumerate(reversed(bars)):
-            color = "C0" if label.startswith("tuned") else "C7"
-            spread = [[stats.median_ms - stats.p10_ms], [stats.p90_ms - stats.median_ms]]
-            axes.barh(place, stats.median_ms, xerr=spread, color=color, capsize=3)
-        axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
-        axes.set_xlabel("ms, median with the tenth and ninetieth percentile")
-        return _svg(figure, "latency") + _table(tables.latency_table(found))
-
     def _curve(self) -> str:
         """The estimate after each batch, beside what was measured in the end."""
+        import matplotlib
+        from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator
 
-        figure, axes = _figure(3.6)
+        figure = Figure(figsize=(8.6, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
         latencies_ms = []
         for place, (strategy, curve) in enumerate(self.curves.items()):
             found = [point.estimated_latency_ms for point in curve.points]
@@ -126,7 +117,11 @@ class Page:
         axes.set_xlabel("tuning time (s)")
         axes.set_ylabel("latency (ms)")
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-        return _svg(figure, "curve")
+        stream = io.StringIO()
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "curve"}):
+            figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        text = stream.getvalue()
+        return text[text.index("<svg") :]
 
 
 def _of_result(result: Result) -> list[str]:
@@ -140,26 +135,6 @@ def _of_result(result: Result) -> list[str]:
         lines = "".join(f"<li>{_text(line)}</li>" for line in report.remarks)
         parts.append(f"<h2>Remarks, {name}</h2><ul>{lines}</ul>")
     return parts
-
-
-def _figure(height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.6, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _svg(figure: Any, name: str) -> str:
-    """A figure as an element; its ids hold the name, since one page holds several."""
-    import matplotlib
-
-    stream = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
 
 
 def _text(line: str) -> str:
