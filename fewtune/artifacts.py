@@ -481,8 +481,6 @@ class TuneReport(ResultArtifact, _Phases):
     trials_per_task: int
     # Wall-clock seconds, interruptions excluded.
     tuning_s: float
-    # Of these, what the host kept from a core, the cores' mean.
-    stolen_s: float = 0.0
     # Whether kernels were measured with their weights in memory.
     cold_weights: bool = False
     stopped_by: StoppedBy
@@ -590,8 +588,6 @@ class ShareReport(ResultArtifact):
     note: str = ""
     trials: int
     sharing_s: float
-    # Of these, what the host kept from a core, the cores' mean.
-    stolen_s: float = 0.0
     stopped_by: StoppedBy
     # Of one-shot tuning, which measures nothing.
     prediction: Prediction | None = None
@@ -750,11 +746,11 @@ class BenchmarkReport(ResultArtifact):
     max_relative_error: float
     kernels: list[KernelRow]
     # Per cent of the kernels' time in kernels that were not searched.
-    outside_tuned_pct: float | None = None
+    outside_tuned_pct: float
     # Sum of weight * latency over the kernels.
-    kernels_ms: float | None = None
+    kernels_ms: float
     # Operations of all tasks over the tuned latency, 10^9 a second.
-    model_gflops: float | None = None
+    model_gflops: float
     # Most the machine did in float32 multiply-adds; null for a GPU.
     peak_gflops: float | None = None
     # Of the measured peak, over the whole model.
@@ -790,8 +786,6 @@ class Metrics(Artifact):
     speedup_over_openvino: float | None = None
     # Selecting + tuning + sharing, seconds.
     tuning_s: float
-    # Of that time, what the machine's host kept from its cores.
-    tuning_stolen_pct: float | None = None
     selecting_s: float
     representative_tuning_s: float
     sharing_s: float
@@ -860,11 +854,6 @@ class Comparison(Artifact):
     # Null where OpenVINO is not installed or cannot run the model.
     openvino_latency_ms: float | None = None
     speedup_over_openvino: float | None = None
-    # Of full tuning's time, what the host kept from the cores.
-    full_tuning_stolen_pct: float | None = None
-    selective_tuning_stolen_pct: float | None = None
-    # Of the time of these measurements.
-    measuring_stolen_pct: float | None = None
     tasks: int
     representatives: int
     max_relative_error: float

@@ -30,7 +30,6 @@ from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.variants import Builds, Measurements, Variants
 from fewtune.deploy.note import read_note
 from fewtune.errors import FewtuneError, last_line
-from fewtune.machine.host import stolen_pct
 from fewtune.machine.peak import Peak
 from fewtune.measure.device import device_of
 from fewtune.model.import_model import REFERENCE
@@ -285,7 +284,6 @@ def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
         openvino_latency_ms=medians_ms.get(OPENVINO),
         speedup_over_openvino=over_openvino.median if over_openvino else None,
         tuning_s=tuning_s,
-        tuning_stolen_pct=stolen_pct(tuned.stolen_s + shared.stolen_s, tuning_s),
         selecting_s=result.selecting_s,
         representative_tuning_s=tuned.tuning_s,
         sharing_s=shared.sharing_s,

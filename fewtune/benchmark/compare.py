@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,6 @@ from fewtune.benchmark import interleave
 from fewtune.benchmark.interleave import disturbance
 from fewtune.benchmark.peers import OPENVINO
 from fewtune.benchmark.variants import Measurements, Variants
-from fewtune.machine.host import stolen_pct, stolen_s
 from fewtune.options import CompareOptions
 from fewtune.process.apart import Job, run_apart
 from fewtune.report import tables
@@ -58,7 +56,6 @@ def compare_strategies(
     libraries = {
         name: folder / CompileReport.read(folder).library for name, (folder, _) in results.items()
     }
-    began_s, before_s = time.perf_counter(), stolen_s()
     measured = [
         run_apart(
             _Measuring(
@@ -71,7 +68,6 @@ def compare_strategies(
         )
         for number in range(options.processes)
     ]
-    kept_s, passed_s = stolen_s() - before_s, time.perf_counter() - began_s
     selective, full = results["selective"][1], results["full"][1]
     taken = {
         "copies": min(each.copies for each in measured),
@@ -81,7 +77,6 @@ def compare_strategies(
         model=selective.model,
         **_tuning_figures(selective.metrics, full.metrics),
         **_latency_figures(measured),
-        measuring_stolen_pct=stolen_pct(kept_s, passed_s),
         conditions=Conditions(
             fingerprint=fingerprint,
             trials_per_task=selective.benchmark.conditions.trials_per_task,
@@ -106,8 +101,6 @@ def _tuning_figures(selective: Metrics, full: Metrics) -> dict[str, Any]:
         "full_tuning_s": full.tuning_s,
         "selective_tuning_s": selective.tuning_s,
         "used_time_pct": 100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
-        "full_tuning_stolen_pct": full.tuning_stolen_pct,
-        "selective_tuning_stolen_pct": selective.tuning_stolen_pct,
         "tasks": selective.tasks,
         "representatives": selective.representatives,
     }

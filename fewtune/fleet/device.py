@@ -388,7 +388,7 @@ class FleetRun:
             # Others go on: the run has not finished. What the part took still counts.
             event = {"kind": "phases", "on": event["on"], "phases": event.get("phases", {})}
         elapsed_s = round(time.perf_counter() - self._began_s, 3)
-        event = {**event, "elapsed_s": elapsed_s, "stolen_s": 0.0}
+        event = {**event, "elapsed_s": elapsed_s}
         self._journal.append(event)
         self._events.append(event)
         if self._state is not None:

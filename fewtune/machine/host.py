@@ -76,19 +76,6 @@ def _cache_sizes(caches: Path) -> list[int]:
     return sizes
 
 
-def _core_seconds(cores: set[int]) -> tuple[float, float]:
-    """Seconds since the start that some cores were busy, and that the host kept: both summed."""
-    figures = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
-    busy_s = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in figures)
-    return busy_s, sum(each.steal for each in figures)
-
-
-def stolen_s() -> float:
-    """Seconds since the machine's start that the host kept from a core: the usable cores' mean."""
-    usable = os.sched_getaffinity(0)
-    return _core_seconds(usable)[1] / len(usable)
-
-
 class Neighbours:
     """Measures how many cores other processes and the host take from this process.
 
@@ -111,9 +98,11 @@ class Neighbours:
         return max(0.0, others_s / passed_s - self._spare) if passed_s > 0 else 0.0
 
     def _read(self) -> tuple[float, float]:
-        return time.perf_counter(), sum(_core_seconds(self._cores)) - time.process_time()
-
-
-def stolen_pct(kept_s: float, passed_s: float) -> float:
-    """Per cent of the time that passed, with one digit after the point."""
-    return round(100 * kept_s / passed_s, 1) if passed_s > 0 else 0.0
+        """The time, and the seconds that the cores were busy, or kept by the host, for others."""
+        every = enumerate(psutil.cpu_times(percpu=True))
+        taken_s = sum(
+            each.user + each.nice + each.system + each.irq + each.softirq + each.steal
+            for core, each in every
+            if core in self._cores
+        )
+        return time.perf_counter(), taken_s - time.process_time()

@@ -496,7 +496,6 @@ class Board(Device):
 
     def __init__(self, fingerprint: Fingerprint) -> None:
         super().__init__(fingerprint)
-        self._boards = 1
         self._session: Any = None
         self._passed_s: list[float] = []
 
@@ -511,8 +510,7 @@ class Board(Device):
         address = BoardAddress.of(self.fingerprint.at)
         linker(self.target, self.fingerprint.cross_compiler)
         known = ask_tracker(address, BACK_S)
-        self._boards = min(known.free, _MOST_BOARDS)
-        return BoardPool(self.fingerprint, self._boards)
+        return BoardPool(self.fingerprint, min(known.free, _MOST_BOARDS))
 
     @property
     def link(self) -> Callable[..., None] | None:
@@ -529,8 +527,3 @@ class Board(Device):
     def clock_s(self) -> float:
         """Seconds that models ran, by the board's clock."""
         return sum(self._passed_s)
-
-    @property
-    def parallel_tasks(self) -> int:
-        """The number of boards."""
-        return self._boards

@@ -104,11 +104,6 @@ class Device(ABC):
         """Whether its processes here need no GPU."""
         return not has_own_device(self.target)
 
-    @property
-    def parallel_tasks(self) -> int:
-        """Tasks that can be measured in parallel."""
-        return 1
-
 
 class Here(Device):
     """The CPU of this machine: workers build in parallel and measure one at a time."""

@@ -28,12 +28,7 @@ from fewtune.util.table import MISSING, Table, number, percent
 
 def target_name(target: str) -> str:
     """A TVM target as kind, processor and extensions, such as ``llvm rocketlake +avx512bf16``."""
-    try:
-        config = json.loads(target)
-    except ValueError:
-        return target
-    if not isinstance(config, dict):
-        return str(config)
+    config = json.loads(target)
     processor = config.get("mcpu") or config.get("arch")
     words = (config.get("kind"), processor, *config.get("mattr", ()))
     return " ".join(str(word) for word in words if word)
@@ -73,11 +68,8 @@ def conditions_lines(labelled: Sequence[tuple[str, Conditions]]) -> list[str]:
     return [f"{', '.join(labels)}: measured on {text}." for text, labels in groups.items()]
 
 
-_TUNED = "tuned"
 # Columns of a result or of a comparison that fit into 80 letters.
 NARROW = 7
-# Per cent of the cores' time: a quiet host keeps less.
-_VISIBLE_STOLEN_PCT = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,16 +99,20 @@ class Result:
         """The strategy's name."""
         return self.benchmark.strategy
 
+    @property
+    def tuned(self) -> LatencyStats:
+        """The latency of its library."""
+        return self.benchmark.variants["tuned"]
+
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON has it, with units in the names."""
         report = self.benchmark
-        tuned = report.variants.get(_TUNED)
         return {
             "model": self.model,
             "strategy": self.strategy,
             **self.metrics.figures(),
-            "latency_p10_ms": tuned.p10_ms if tuned else None,
-            "latency_p90_ms": tuned.p90_ms if tuned else None,
+            "latency_p10_ms": self.tuned.p10_ms,
+            "latency_p90_ms": self.tuned.p90_ms,
             "disturbed": report.disturbed or None,
             "comparison": self.comparison.headline() if self.comparison else None,
             "kernels": [row.model_dump(mode="json") for row in report.kernels],
@@ -140,16 +136,6 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
     ]
 
 
-def _of_tuned(text: Callable[[LatencyStats], str]) -> Callable[[Result], str]:
-    """The text of a result's own latency, if it was measured."""
-
-    def of(result: Result) -> str:
-        stats = result.benchmark.variants.get(_TUNED)
-        return MISSING if stats is None else text(stats)
-
-    return of
-
-
 def _of_comparison(name: str) -> Callable[[Result], str]:
     return lambda result: percent(getattr(result.comparison, name, None))
 
@@ -160,11 +146,11 @@ _RESULT_COLUMNS: dict[str, Callable[[Result], str]] = {
     "latency ms": lambda each: (
         number(each.metrics.latency_ms) + (", disturbed" if each.benchmark.disturbed else "")
     ),
-    "± %": _of_tuned(lambda stats: f"{100 * stats.noise:.0f}"),
+    "± %": lambda each: f"{100 * each.tuned.noise:.0f}",
     "x over onnxruntime": lambda each: _ratio(each.metrics.speedup_over_onnxruntime),
     "x over OpenVINO": lambda each: _ratio(each.metrics.speedup_over_openvino),
     "tuning s": lambda each: number(each.metrics.tuning_s),
-    "p10 - p90 ms": _of_tuned(lambda stats: f"{number(stats.p10_ms)} - {number(stats.p90_ms)}"),
+    "p10 - p90 ms": lambda each: f"{number(each.tuned.p10_ms)} - {number(each.tuned.p90_ms)}",
     "untuned ms": lambda each: number(each.metrics.untuned_latency_ms),
     "onnxruntime ms": lambda each: number(each.metrics.onnxruntime_latency_ms),
     "OpenVINO ms": lambda each: number(each.metrics.openvino_latency_ms),
@@ -272,27 +258,7 @@ def results_markdown(results: Sequence[Result], wide: bool = False) -> str:
 def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
     """`comparison_table` with its conditions."""
     lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
-    lines += stolen_lines(comparisons)
     return comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
-
-
-def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """The time that the machine's host kept from its cores: one line, if it was visible."""
-    models = []
-    for each in comparisons:
-        parts = (
-            each.full_tuning_stolen_pct,
-            each.selective_tuning_stolen_pct,
-            each.measuring_stolen_pct,
-        )
-        if max(part or 0.0 for part in parts) >= _VISIBLE_STOLEN_PCT:
-            models.append(f"{each.model} {' / '.join(map(percent, parts))}")
-    if not models:
-        return []
-    return [
-        "Per cent of the cores' time that the machine's host kept for others, in full tuning / "
-        f"selective tuning / these measurements: {', '.join(models)}."
-    ]
 
 
 def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:
@@ -463,22 +429,20 @@ def _over(peer: str, over: Spread | None) -> str:
 
 def _peak_text(report: BenchmarkReport) -> str:
     """How near the model is to the machine's peak, and where the rest of its time goes."""
-    lines = []
-    if report.model_gflops is not None:
-        line = f"The whole model runs at {number(report.model_gflops)} GFLOPS"
-        if report.peak_gflops is not None:
-            line += (
-                f", {percent(report.peak_pct)} % of the machine's measured peak of "
-                f"{number(report.peak_gflops)}"
-            )
-        lines.append(f"{line}.")
-    if report.kernels_ms and report.outside_tuned_pct is not None:
-        lines.append(
+    text = f"The whole model runs at {number(report.model_gflops)} GFLOPS"
+    if report.peak_gflops is not None:
+        text += (
+            f", {percent(report.peak_pct)} % of the machine's measured peak of "
+            f"{number(report.peak_gflops)}"
+        )
+    text += ".\n"
+    if report.kernels_ms:
+        text += (
             f"Kernels take {number(report.kernels_ms)} ms of the "
             f"{number(report.variants['tuned'].median_ms)} ms, of which "
-            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks."
+            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks.\n"
         )
-    return "".join(f"{line}\n" for line in lines) + ("\n" if lines else "")
+    return f"{text}\n"
 
 
 def _search_text(report: BenchmarkReport) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.artifacts import StoppedBy
-from fewtune.machine.host import stolen_s
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.process.ending import is_asked_to_end, listen
@@ -66,7 +65,6 @@ class Session:
         self._searches: dict[str, Explorer] = {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
-        self._unstolen_s = stolen_s() - self.state.stolen_s
 
     @property
     def elapsed_s(self) -> float:
@@ -137,9 +135,7 @@ class Session:
 
     def note(self, event: dict[str, Any]) -> None:
         """Journal an event, then take it in exactly as a resumed run would."""
-        kept_s = stolen_s() - self._unstolen_s
-        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
-        event = {**spent, **event}
+        event = {"elapsed_s": round(self.elapsed_s, 3), **event}
         self.journal.append(event)
         self.state.take(event)
 

@@ -51,7 +51,7 @@ class Tuning(Session):
         waiting.sort(key=lambda state: (bool(state.gains), -promised[state.name], state.name))
         found, room = list[Entry](), (self.total_trials or 0) - self.state.trials
         for state in waiting:
-            if room <= 0 or len(found) == self.device.parallel_tasks:
+            if room <= 0 or len(found) == self.measurer.pool.devices:
                 break
             # The first batch of a task leaves room for the other tasks.
             most = options.batch_size if state.trials else options.trials_per_task
@@ -125,7 +125,6 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         trials=state.trials,
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),
-        stolen_s=round(state.stolen_s, 3),
         **state.phases.as_json(),
         cold_weights=cold_weights,
         stopped_by="predicted" if predicts else state.stopped_by or "nothing_to_tune",

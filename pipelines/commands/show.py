@@ -38,8 +38,7 @@ def show_results(found: Sequence[tables.Result], root: Path, wide: bool = False)
     if len(comparisons) > 1:
         tables.comparison_table(comparisons, wide).print()
         print()
-    lines = [*tables.disturbed_lines(found), *tables.results_conditions(found)]
-    for line in [*lines, *tables.stolen_lines(comparisons)]:
+    for line in [*tables.disturbed_lines(found), *tables.results_conditions(found)]:
         tell(line)
     print("\nFiles:")
     for each in results_json(found, root):

@@ -61,7 +61,7 @@ def test_both_boards_measure_at_once_and_are_let_go(at):
     modules = [default_schedule(found[key].mod, board.target).mod for key in "abcd"]
     specs = [module_specs(found[key].mod) for key in "abcd"]
     with board.open() as pool:
-        assert board.parallel_tasks == 2
+        assert pool.devices == 2
         measurer = board.measurer(pool, cold_weights=False)
         outcomes = measurer.measure(modules, specs, [None] * 4)
         assert all(outcome.run_s for outcome in outcomes)

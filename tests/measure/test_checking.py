@@ -74,10 +74,10 @@ def test_a_candidate_that_cannot_win_is_not_checked():
 
 
 def test_a_verdict_outlives_the_journal():
-    passed = Trial("[[], []]", [1.0], None)
+    passed = Trial("[[],[]]", [1.0], None)
     assert Trial.from_json(passed.as_json()) == passed
     assert passed.as_json()["checked"] is True
-    wrong = Trial("[[], []]", None, WRONG_OUTPUT, fault="3 of 4 elements differ")
+    wrong = Trial("[[],[]]", None, WRONG_OUTPUT, fault="3 of 4 elements differ")
     assert Trial.from_json(wrong.as_json()) == wrong
     # Earlier versions compared nothing.
     assert not Trial.from_json({"trace": [[], []], "run_s": [1.0]}).is_checked
