@@ -264,7 +264,8 @@ class CacheState:
     """
 
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
-        self._rewrite = build(rewrite_kernel(threads), target)["main"]
+        # Writes a float32 tensor anew, which is `sliced`.
+        self.rewrite = build(rewrite_kernel(threads), target)["main"]
         has_flush = has_feature(target, _FEATURE)
         self._flush_lines = build(flush_kernel(threads), target)["main"] if has_flush else None
         self._flush_by_tvm = tvm.get_global_func("cache_flush_cpu_non_first_arg")
@@ -279,10 +280,6 @@ class CacheState:
             self._flush_by_tvm(tensor, tensor)
         elif prod(tensor.shape):
             self._flush_lines(flat(tensor))
-
-    def rewrite(self, tensor: Any) -> None:
-        """Write a float32 tensor anew, which is `sliced`."""
-        self._rewrite(tensor)
 
     def evaluate(
         self, kernel: PreparedKernel, device: Any, count: int, once_s: float = 0.0
@@ -372,11 +369,8 @@ _MOST_HELD_BYTES = 2 * 2**30
 Specs = Sequence[tuple[Sequence[int], str]]
 
 
-class _Place(NamedTuple):
-    """The place and dtype of a kernel's argument: such buffers of all tasks share memory."""
-
-    number: int
-    dtype: str
+# The number and dtype of a kernel's argument: such buffers of all tasks share memory.
+_Place = tuple[int, str]
 
 
 class Buffers:
@@ -414,7 +408,7 @@ class Buffers:
         tensor : Tensor or None
             Of one axis; None where nothing of that size is held.
         """
-        place = _Place(number, "float32")
+        place = number, "float32"
         held = self._memory.get(place)
         if held is None or prod(held.shape) < elements:
             return None
@@ -462,7 +456,7 @@ class Buffers:
 
     def _view(self, number: int, shape: Sequence[int], dtype: str, is_read_only: bool) -> Any:
         """A buffer of a task, in the memory of its place."""
-        place, elements = _Place(number, dtype), prod(shape)
+        place, elements = (number, dtype), prod(shape)
         held = self._memory.get(place)
         if held is None or prod(held.shape) < elements:
             # The old memory is freed first: both may be too much.

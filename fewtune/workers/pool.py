@@ -13,13 +13,14 @@ import statistics
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
+from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fewtune.errors import DISKS_FAULT, MachineError, disk_line
@@ -233,14 +234,6 @@ _LEAST_BUILD_LIMIT_S = 2.0
 Done = Callable[[int, Built | Outcome], None]
 
 
-def _next(queue: deque[int]) -> int | None:
-    """Take the first item; threads share the queue."""
-    try:
-        return queue.popleft()
-    except IndexError:
-        return None
-
-
 class WorkerPool:
     """A fixed number of workers that build in parallel.
 
@@ -328,7 +321,6 @@ class WorkerPool:
             If workers keep dying before they take a candidate.
         """
         results: dict[int, Built | Outcome] = {}
-
         self.run(modules, results.__setitem__)
         return [results[place] for place in sorted(results)]
 
@@ -350,35 +342,34 @@ class WorkerPool:
         MachineError
             If workers keep dying before they take a candidate.
         """
-        queue, deaths = deque(range(len(modules))), count(1)
+        free, deaths = SimpleQueue[int](), count(1)
+        for worker in range(len(self.handles)):
+            free.put(worker)
 
-        def take(worker: int, place: int) -> None:
-            number = next(self._numbers)
-            self.handles[worker].send(self._kind.build, number, modules[place])
-            done(place, self._build_reply(worker, number))
-
-        def work(worker: int) -> None:
-            while (place := _next(queue)) is not None:
-                try:
-                    take(worker, place)
-                except WorkerLostError as lost:
-                    # The worker died while idle. It is not this candidate's fault: try it again.
-                    queue.appendleft(place)
-                    if next(deaths) > _MOST_IDLE_DEATHS:
-                        queue.clear()
-                        raise MachineError(
-                            f"build workers die before they begin ({lost}); run again with "
-                            f"{SHOW_STDERR}=1 to see why"
-                        ) from None
-                except BaseException:
-                    queue.clear()
-                    raise
+        def work(place: int) -> None:
+            worker = free.get()
+            try:
+                done(place, self._built(worker, modules[place], deaths))
+            finally:
+                free.put(worker)
 
         with ThreadPoolExecutor(len(self.handles)) as threads:
-            list(threads.map(work, range(len(self.handles))))
+            # The first exception cancels what has not begun.
+            list(threads.map(work, range(len(modules))))
 
-    def _build_reply(self, worker: int, number: int) -> Built | Outcome:
-        handle = self.handles[worker]
+    def _built(self, worker: int, module: str, deaths: Iterator[int]) -> Built | Outcome:
+        handle, number = self.handles[worker], next(self._numbers)
+        while True:
+            try:
+                handle.send(self._kind.build, number, module)
+                break
+            except WorkerLostError as lost:
+                # The worker died while idle. It is not this candidate's fault: try it again.
+                if next(deaths) > _MOST_IDLE_DEATHS:
+                    raise MachineError(
+                        f"build workers die before they begin ({lost}); run again with "
+                        f"{SHOW_STDERR}=1 to see why"
+                    ) from None
         try:
             took_s = handle.receive(self.build_limit_s, "build_timeout")
         except (WorkerLostError, RequestFailedError) as fault:
