@@ -456,7 +456,6 @@ class TunedTask(_Timed):
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted", "interrupted"]
-RoundName = Literal["in the model", "alone", "other shapes"]
 
 
 class _Phases(Part):
@@ -527,13 +526,6 @@ class TuningStep(_Phases):
     gained_ms: float | None = None
 
 
-class ShareRound(TuningStep):
-    """One round of sharing."""
-
-    name: RoundName
-    gained_ms: float
-
-
 class Prediction(Part):
     """The predictor of schedules, if none was measured."""
 
@@ -583,7 +575,7 @@ class ShareReport(ResultArtifact):
     tasks: list[SharedTask]
     # Those whose schedule was chosen in the model, with what they came to.
     representatives: list[TunedTask] = []
-    rounds: list[ShareRound]
+    rounds: list[TuningStep]
     # Why nothing was measured in the model, where that failed.
     note: str = ""
     trials: int

@@ -219,8 +219,6 @@ def fleet_fingerprint(options: FingerprintOptions) -> Fingerprint:
     return own.model_copy(update={"at": at, "logical_cores": own.threads})
 
 
-# The arguments of a session that name a folder of this machine.
-_FOLDERS = ("model",)
 _MOST_LOSSES = 5
 _ANSWER_S = 1.0
 
@@ -323,10 +321,11 @@ class FleetRun:
         names = {info.name for info, _ in part.job.tasks}
         is_whole = len(names) == len(self._job.tasks)
         fingerprint = part.job.fingerprint.model_copy(update={"at": ""})
+        model = getattr(part.job, "model", None)
         return {
             # The Dask worker, which loads no TVM, only passes it on.
             "job": pickle.dumps(part.job.model_copy(update={"fingerprint": fingerprint})),
-            "folders": {n: _files(at) for n in _FOLDERS if (at := getattr(part.job, n, None))},
+            "model": _files(model) if model else None,
             "events": [e for e in self._events if is_whole or names & tasks_of(e)],
         }
 

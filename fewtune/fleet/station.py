@@ -97,8 +97,8 @@ class ClientJournal(Journal):
 def serve() -> None:
     """Hold the session that the first message describes.
 
-    ``job`` is a pickled `SessionJob`; ``events`` are those of the client's journal; ``folders``,
-    the files of each folder that the session's job names, by path.
+    ``job`` is a pickled `SessionJob`; ``events`` are those of the client's journal; ``model``, the
+    files of the folder of that name in the job, by path.
     """
     end_with_parent()
     connection = parents_connection()
@@ -106,13 +106,12 @@ def serve() -> None:
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         tempfile.tempdir = scratch
         job: SessionJob = pickle.loads(whole["job"])
-        for name, files in whole["folders"].items():
-            for path, content in files.items():
-                file = Path(scratch) / name / path
+        if whole["model"] is not None:
+            job = job.model_copy(update={"model": Path(scratch, "model")})
+            for path, content in whole["model"].items():
+                file = Path(scratch, "model", path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
-        places = {name: Path(scratch) / name for name in whole["folders"]}
-        job = job.model_copy(update=places)
         device = device_of(job.fingerprint)
         journal = ClientJournal(connection, whole["events"], device.lock)
         try:

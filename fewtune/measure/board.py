@@ -55,7 +55,6 @@ ANSWER_S, _POLL_S = 4.0, 0.1
 # Seconds in which a board that was just released has to be available again during a run.
 BACK_S = 20.0
 _FORM = re.compile(r"rpc://(?P<host>[^/:]+|\[[^\]]+\]):(?P<port>\d+)/(?P<key>[^/\s]+)")
-_TRIPLES = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
 
 # Boards are slower than the machine that builds for them, and so may be the network.
 _OPTIONS = WorkerOptions(build_timeout_s=20.0, run_timeout_s=60.0)
@@ -199,7 +198,7 @@ def linker(target: tvm.target.Target, named: str = "") -> Callable[..., None] | 
     """
     if not named and not is_foreign(target):
         return None
-    triple = _TRIPLES.get(architecture(target), f"{architecture(target)}-linux-gnu")
+    triple = f"{architecture(target)}-linux-gnu"
     names = [named] if named else [f"{triple}-gcc", f"{triple}-g++", f"{triple}-clang"]
     compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler is None:

@@ -1,7 +1,8 @@
 """A device: where candidates are built and measured, and its capabilities.
 
 A session of tuning or sharing works on any device. What a device cannot do is skipped, and the
-report names it. A further kind is a subclass in a file of its own, named in `KINDS`.
+report names it. A further kind is a subclass in a file of its own, named in `KINDS`; its function
+``describe`` makes the fingerprint of `FingerprintOptions`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint
-from fewtune.machine.fingerprint import KINDS, FingerprintOptions, detect_fingerprint
+from fewtune.machine.fingerprint import KINDS
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
@@ -60,11 +61,6 @@ class Device(ABC):
     def __init__(self, fingerprint: Fingerprint) -> None:
         self.fingerprint = fingerprint
         self.target = target_from_json(fingerprint.target)
-
-    @classmethod
-    def describe(cls, options: FingerprintOptions) -> Fingerprint:
-        """Its fingerprint, given its address and more (`detect_fingerprint`)."""
-        return detect_fingerprint(options)
 
     @property
     def lock(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import CalledProcessError
@@ -30,7 +30,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.state import TaskState
 from fewtune.workers.model_runner import Contender
-from fewtune.workers.pool import WorkerHandle, call_all
+from fewtune.workers.pool import WorkerHandle
 from fewtune.workers.worker import Candidate, Made, Worker
 
 # Far longer than compiling, or running, all of them takes.
@@ -232,8 +232,14 @@ class InModel:
                 except (CalledProcessError, RuntimeError) as fault:
                     # A kept kernel is damaged, or gone.
                     raise RequestFailedError(f"contenders are not linked: {fault}") from fault
-                given = [(self._skeleton.model_dump_json(), library, contenders)] * len(handles)
-                call_all(handles, _LIMIT_S, Worker.load_model, given)
+                text, load = self._skeleton.model_dump_json(), Worker.load_model
+                loading = [
+                    self._threads.submit(handle.call, _LIMIT_S, load, text, library, contenders)
+                    for handle in handles
+                ]
+                # All end before one that failed is told, which kills the workers.
+                for ended in wait(loading).done:
+                    ended.result()
             with phases.timed("run_s"):
                 return [handle.call(_LIMIT_S, Worker.run_model) for handle in handles]
         except (WorkerLostError, RequestFailedError):

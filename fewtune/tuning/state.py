@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fewtune.artifacts import CurvePoint, RoundName, ShareRound, StoppedBy, TunedTask, TuneStatus
+from fewtune.artifacts import CurvePoint, StoppedBy, TunedTask, TuneStatus, TuningStep
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.progress.progress import Snapshot
 from fewtune.runtime.tvm import tvm
@@ -269,7 +269,7 @@ class RunState:
         self.latency_s: float | None = None
         self.curve: list[CurvePoint] = []
         # What the rounds of each name cost and gained.
-        self.rounds: dict[str, ShareRound] = {}
+        self.rounds: dict[str, TuningStep] = {}
         self.phases = Phases()
         self.elapsed_s = 0.0
         self.stopped_by: StoppedBy | None = None
@@ -318,7 +318,7 @@ class RunState:
             self.latency_s *= after_s / before_s
         self._mark_curve()
 
-    def _sum_up(self, name: RoundName, finals: list[Final], phases: Phases) -> None:
+    def _sum_up(self, name: str, finals: list[Final], phases: Phases) -> None:
         """Add a round to those of its name."""
         before = self.rounds.get(name)
         if before is not None:
@@ -326,12 +326,12 @@ class RunState:
         contested = sum(len(final.keys) > 1 for final in finals)
         trials = sum(len(final.keys) - 1 for final in finals)
         gained_ms = sum(final.gain_s for final in finals) * 1e3
-        self.rounds[name] = ShareRound(
+        self.rounds[name] = TuningStep(
             name=name,
             tasks=max(contested, before.tasks if before is not None else 0),
             trials=trials + (before.trials if before is not None else 0),
             spent_s=round(phases.total_s(), 3),
-            gained_ms=gained_ms + (before.gained_ms if before is not None else 0.0),
+            gained_ms=gained_ms + ((before.gained_ms or 0.0) if before is not None else 0.0),
             **phases.as_json(),
         )
 

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import SimpleQueue
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from fewtune.errors import DISKS_FAULT, MachineError, disk_line
 from fewtune.process.child_python import SHOW_STDERR, ending, parents_connection, started
@@ -29,7 +29,7 @@ from fewtune.trial.outcome import Built, Outcome, RequestFailedError, WorkerLost
 from fewtune.util.files import full_disk
 from fewtune.workers.worker import Worker
 
-Given = ParamSpec("Given")
+Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
 _START_S = 120
 
@@ -95,12 +95,7 @@ class WorkerHandle:
         assert self._connection is not None
         return self._connection
 
-    def send(
-        self,
-        method: Callable[Concatenate[Any, Given], object],
-        *arguments: Given.args,
-        **named: Given.kwargs,
-    ) -> None:
+    def send(self, method: Callable[[Any, *Given], object], *arguments: *Given) -> None:
         """Send a request; its reply is fetched by `receive`.
 
         Raises
@@ -113,7 +108,7 @@ class WorkerHandle:
             self._received(_START_S, "worker_crash", f"a worker did not start in {_START_S} s")
             self._ready = True
         try:
-            connection.send((method, arguments, named))
+            connection.send((method, arguments))
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost() from None
 
@@ -138,12 +133,11 @@ class WorkerHandle:
     def call(
         self,
         timeout_s: float,
-        method: Callable[Concatenate[Any, Given], Result],
-        *arguments: Given.args,
-        **named: Given.kwargs,
+        method: Callable[[Any, *Given], Result],
+        *arguments: *Given,
     ) -> Result:
         """Send a request and wait for its reply."""
-        self.send(method, *arguments, **named)
+        self.send(method, *arguments)
         return self.receive(timeout_s)
 
     def lost_since(self, built: Built) -> bool:
@@ -189,11 +183,11 @@ def serve(kind: str) -> None:
     connection.send(("ready", os.getpid()))
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while True:
-            method, arguments, named = connection.recv()
+            method, arguments = connection.recv()
             value: Any = None
             raised: Exception | None = None
             try:
-                value = method(worker, *arguments, **named)
+                value = method(worker, *arguments)
             except MemoryError:
                 raised = RequestFailedError("out of memory")
             except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)
@@ -202,27 +196,6 @@ def serve(kind: str) -> None:
                     # A full disk is no candidate's fault: it must not be noted as failed.
                     raised = MachineError(disk_line(fault))
             connection.send((value, raised))
-
-
-def call_all(
-    handles: Sequence[WorkerHandle],
-    timeout_s: float,
-    method: Callable[..., Result],
-    arguments: Sequence[tuple[Any, ...]],
-) -> list[Result]:
-    """Have each of some workers do its own request, all at once; return their replies in order.
-
-    Raises
-    ------
-    WorkerLostError, RequestFailedError
-        The first one, once all have answered.
-    """
-    with ThreadPoolExecutor(len(handles)) as threads:
-        asked = [
-            threads.submit(handle.call, timeout_s, method, *given)
-            for handle, given in zip(handles, arguments, strict=True)
-        ]
-        return [each.result() for each in asked]
 
 
 # Workers that a batch may lose before they take a candidate.

@@ -38,7 +38,7 @@ def whole() -> dict[str, Any]:
     task = tuned_tiny.convolutions()["c"]
     options = TuneOptions(trials_per_task=2, batch_size=2, least_gain=0.0)
     job = tuned_tiny.job_of(TuneJob, [task], Path(), options)
-    return {"job": pickle.dumps(job), "folders": {}, "events": []}
+    return {"job": pickle.dumps(job), "model": None, "events": []}
 
 
 def test_a_session_answers_batch_by_batch_and_ends():

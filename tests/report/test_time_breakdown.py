@@ -4,9 +4,9 @@ from fewtune.artifacts import (
     PredictedTask,
     Prediction,
     PredictReport,
-    ShareRound,
     TunedTask,
     TuneReport,
+    TuningStep,
 )
 from fewtune.report.tables import tuning_steps
 from tests.made import results as made
@@ -20,9 +20,9 @@ def searched(name: str, default_ms: float | None, best_ms: float | None) -> Tune
     return TunedTask(task=name, status="tuned", failures={}, **figures)
 
 
-def round_of(name: str, spent_s: float, gained_ms: float) -> ShareRound:
+def round_of(name: str, spent_s: float, gained_ms: float) -> TuningStep:
     figures = {"tasks": 2, "trials": 8, "spent_s": spent_s, "gained_ms": gained_ms, **PHASES}
-    return ShareRound(name=name, **figures)
+    return TuningStep(name=name, **figures)
 
 
 def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
