@@ -29,7 +29,8 @@ _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 _PREFIX = "light_"
 
 # Operators that only reshape a weight before the operator that uses it.
-_RESHAPING = frozenset({"Unsqueeze", "Reshape", "Squeeze", "Flatten", "Identity"})
+_RESHAPING = frozenset({"Unsqueeze", "Reshape"})
+_LAYERS = ("Conv", "Gemm")
 _LINEAR = _RESHAPING | {"BatchNormalization", "Mul", "Add", "Transpose", "Dropout"}
 
 # The last normalization of a residual branch is scaled down. Statistics are drawn and not measured,
@@ -95,11 +96,11 @@ def light_model(name: str, seed: int) -> ModelProto:
     }
     producers = {output: node for node in model.graph.node for output in node.output}
     generator = np.random.default_rng(seed)
-    weights = []
-    for tensor_name, shape in shapes.items():
-        if tensor_name in consumers:
-            values = _draw(generator, tensor_name, shape, consumers, producers)
-            weights.append(numpy_helper.from_array(values, tensor_name))
+    weights = {
+        each: _draw(generator, each, shape, consumers, producers)
+        for each, shape in shapes.items()
+        if each in consumers
+    }
     _replace_weights(model, weights)
     model.ir_version = 8
     return model
@@ -125,20 +126,17 @@ def _draw(
 ) -> np.ndarray:
     """Draw one weight for the operator that uses it."""
     node, position = consumers[name]
-    while node.op_type in _RESHAPING and node.output[0] in consumers:
+    while node.op_type in _RESHAPING:
         node, position = consumers[node.output[0]]
-    if node.op_type == "Conv" and position == 1:
-        return normal(_he_scale(math.prod(shape[1:]), node, producers))(generator, shape)
-    if node.op_type == "Gemm" and position == 1:
-        transposed = any(a.name == "transB" and a.i for a in node.attribute)
-        inputs = shape[-1] if transposed else math.prod(shape[:-1])
+    if node.op_type in _LAYERS and position == 1:
+        # Every Gemm reads its weights transposed.
+        inputs = math.prod(shape[1:]) if node.op_type == "Conv" else shape[-1]
         return normal(_he_scale(inputs, node, producers))(generator, shape)
     if node.op_type == "BatchNormalization" and position == 4:
         return uniform(*VARIANCE_RANGE)(generator, shape)
     if node.op_type == "BatchNormalization" and position == 1:
         values = uniform(*SCALE_RANGE)(generator, shape)
-        after = consumers.get(node.output[0])
-        ends_branch = after is not None and after[0].op_type == "Sum"
+        ends_branch = consumers[node.output[0]][0].op_type == "Sum"
         return values * np.float32(_RESIDUAL_SCALE if ends_branch else 1)
     if node.op_type == "Mul":
         return uniform(*SCALE_RANGE)(generator, shape)
@@ -154,19 +152,17 @@ def _he_scale(inputs: int, node: NodeProto, producers: dict[str, NodeProto]) -> 
     before = producers.get(node.input[0])
     while before is not None and before.op_type in _LINEAR:
         before = producers.get(before.input[0])
-    rectified = before is not None and before.op_type not in ("Conv", "Gemm")
+    rectified = before is not None and before.op_type not in _LAYERS
     return math.sqrt((2 if rectified else 1) / inputs)
 
 
-def _replace_weights(model: ModelProto, weights: list[TensorProto]) -> None:
+def _replace_weights(model: ModelProto, weights: dict[str, np.ndarray]) -> None:
     """Replace the constants by ``weights``, as initializers that are not graph inputs."""
     graph = model.graph
-    drawn = {tensor.name for tensor in weights}
-    old = {tensor.name for tensor in graph.initializer}
-    nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
-    used = {name for node in nodes for name in node.input}
-    kept = [t for t in graph.initializer if t.name in used and t.name not in drawn]
-    set_nodes(model, nodes)
-    remove_inputs(graph, old)
+    remove_inputs(graph, {tensor.name for tensor in graph.initializer})
+    set_nodes(model, [node for node in graph.node if node.op_type != "ConstantOfShape"])
+    used = {name for node in graph.node for name in node.input}
+    kept = [t for t in graph.initializer if t.name in used - weights.keys()]
     del graph.initializer[:]
-    graph.initializer.extend([*kept, *weights])
+    drawn = [numpy_helper.from_array(values, name) for name, values in weights.items()]
+    graph.initializer.extend([*kept, *drawn])

@@ -19,7 +19,7 @@ from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
 from fewtune.model.passes import fusion, legalizers, scatter, transposed
 from fewtune.model.passes.integer_products import integer_epilogues, integer_kernels
-from fewtune.model.passes.padding import Padding
+from fewtune.model.passes.padding import Padding, padded_filters, padded_product
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
 from fewtune.model.passes.relax_calls import FLOAT
 from fewtune.model.passes.winograd import Winograd
@@ -226,9 +226,11 @@ def _legalizers(
         **legalizers.SAFE_INDICES,
     }
 
+    def present(operator: str) -> Any:
+        return found.get(operator, tvm.ir.Op.get(operator).get_attr("FLegalize"))
+
     def add(step: str, operator: str, make: Callable[..., Any], *given: Any) -> None:
-        usual = tvm.ir.Op.get(operator).get_attr("FLegalize")
-        fallback = found.get(operator, usual)
+        fallback = present(operator)
         found[operator] = steps.guarded(step, make(*given, fallback), fallback)
 
     # Only CPUs have schedules for transforms, and vectors to fill.
@@ -236,16 +238,14 @@ def _legalizers(
         return found
     found[scatter.OPERATOR] = partial(legalizers.within, kernel=scatter.of_rows(traits))
     if padding is not None:
-        add(PAD_FILTERS, _CONVOLUTION, padding.convolutions, traits)
-        add(PAD_MATMUL, _PRODUCT, padding.products, traits)
+        add(PAD_FILTERS, _CONVOLUTION, padding.legalizer, padded_filters, traits)
+        add(PAD_MATMUL, _PRODUCT, padding.legalizer, padded_product, traits)
     if winograd is not None:
         add(WINOGRAD, _CONVOLUTION, winograd.convolutions, traits)
     for operator in legalizers.SUMS:
         add(_LONG_SUMS, operator, legalizers.long_sum, operator)
     add(_PAD_SOFTMAX, _SOFTMAX, legalizers.padded_softmax, traits.lanes(FLOAT))
-    usual = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
-    convolution = found.get(_CONVOLUTION, usual)
-    add(TRANSPOSED, transposed.OPERATOR, transposed.legalizer, convolution)
+    add(TRANSPOSED, transposed.OPERATOR, transposed.legalizer, present(_CONVOLUTION))
     return found
 
 

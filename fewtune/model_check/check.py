@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
-from fewtune.model.lower import UnsupportedError
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model_check.report import CheckJob, CheckReport, estimate, too_few
@@ -57,9 +56,10 @@ def check(
         with in_python(), machine_errors(folder), own_temporary_folder():
             return CheckReport.model_validate(run_apart(_Check(**dict(job))))
     except FewtuneError as error:
-        return _refused(name, error)
+        return CheckReport.refused(name, error)
     except ValidationError as error:
-        return _refused(name, InputError(complaint(error, "check", CheckJob, given)))
+        refusal = InputError(complaint(error, "check", CheckJob, given))
+        return CheckReport.refused(name, refusal)
 
 
 class _Check(CheckJob):
@@ -89,7 +89,7 @@ def check_here(job: CheckJob) -> dict[str, Any]:
             at("rating schedules")
             spread = spreads(worth, target)
     except FewtuneError as error:
-        return _refused(name, error).as_json()
+        return CheckReport.refused(name, error).as_json()
     report = imported.report
     return CheckReport(
         ok=True,
@@ -129,13 +129,3 @@ def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
         paddable=job.paddable,
     )
     return models, name
-
-
-def _refused(name: str, error: FewtuneError) -> CheckReport:
-    return CheckReport(
-        ok=False,
-        reason=" ".join(str(error).split()),
-        exit_code=error.exit_code,
-        model=name,
-        unsupported=error.unsupported if isinstance(error, UnsupportedError) else [],
-    )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from fewtune.artifacts import Part, Selection, TensorSpec, TuneReport, UnsupportedNode
+from fewtune.errors import FewtuneError, one_line
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.options import ImportOptions, SelectOptions, ShareOptions
 from fewtune.process.apart import Job
@@ -187,6 +188,17 @@ class CheckReport(Part):
     left_out: list[str] = []
     notes: list[str] = []
     estimate: Estimate | None = None
+
+    @classmethod
+    def refused(cls, model: str, error: FewtuneError) -> Self:
+        """The report of a model that a run would refuse."""
+        return cls(
+            ok=False,
+            reason=one_line(error),
+            exit_code=error.exit_code,
+            model=model,
+            unsupported=getattr(error, "unsupported", []),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values."""

@@ -251,14 +251,14 @@ def can_show_fault(model: ModelProto) -> bool:
     reading = (node for node in model.graph.node if node.op_type not in _FILLING)
     computing = {name for node in reading for name in node.input}
     large = [
-        tensor
+        array_of(tensor)
         for tensor in model.graph.initializer
         if tensor.name in computing
         and is_float(tensor.data_type)
         and element_count(tensor) > LARGE_ELEMENTS
     ]
-    constant = sum(element_count(tensor) for tensor in large if _holds_one_value(tensor))
-    return 2 * constant < sum(map(element_count, large)) or not large
+    constant = sum(each.size for each in large if (each == each.flat[0]).all())
+    return 2 * constant < sum(each.size for each in large) or not large
 
 
 def check_finite(model: ModelProto) -> None:
@@ -286,10 +286,3 @@ def check_finite(model: ModelProto) -> None:
                 f"initializer {tensor.name!r} holds NaN ({count} of {element_count(tensor)} "
                 "numbers): its training or its export went wrong, give a model with sound weights"
             )
-
-
-def _holds_one_value(tensor: TensorProto) -> bool:
-    values = array_of(tensor).ravel()
-    # Most weights vary within their first elements: the rest is read only if those are equal.
-    first = values[:LARGE_ELEMENTS]
-    return bool(np.all(first == values[0]) and np.all(values == values[0]))

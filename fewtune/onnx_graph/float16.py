@@ -6,11 +6,13 @@ the model is imported.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from fewtune.onnx_graph.external_data import array_of
-from fewtune.onnx_graph.graph import all_graphs, copy_model, set_nodes
+from fewtune.onnx_graph.graph import all_graphs, all_nodes, all_tensors, copy_model, set_nodes
 
 _HALF, _FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 # Attributes that name an element type.
@@ -19,7 +21,8 @@ _TYPES = ("to", "dtype", "output_dtype")
 
 def has_float16(model: ModelProto) -> bool:
     """Whether a declared value or an initializer of a model is float16."""
-    return any(_is_half(graph) for graph in all_graphs(model.graph))
+    kinds = {value.type.tensor_type.elem_type for value in _values(model)}
+    return _HALF in kinds | {tensor.data_type for tensor in all_tensors(model)}
 
 
 def widen_float16(model: ModelProto) -> ModelProto:
@@ -39,7 +42,7 @@ def widen_float16(model: ModelProto) -> ModelProto:
     if not has_float16(model):
         return model
     made = copy_model(model)
-    graph, graphs = made.graph, list(all_graphs(made.graph))
+    graph = made.graph
     constants = {tensor.name for tensor in graph.initializer}
     halves = [
         value
@@ -47,11 +50,10 @@ def widen_float16(model: ModelProto) -> ModelProto:
         if value.type.tensor_type.elem_type == _HALF and value.name not in constants
     ]
     wide = {value.name: f"{value.name}/float" for value in halves}
-    for each in graphs:
-        _widen(each)
-        for node in each.node:
-            node.input[:] = [wide.get(name, name) for name in node.input]
-            node.output[:] = [wide.get(name, name) for name in node.output]
+    _widen(made)
+    for node in all_nodes(graph):
+        node.input[:] = [wide.get(name, name) for name in node.input]
+        node.output[:] = [wide.get(name, name) for name in node.output]
     for value in halves:
         value.type.tensor_type.elem_type = _HALF
     given = {value.name for value in graph.input}
@@ -67,23 +69,20 @@ def widen_float16(model: ModelProto) -> ModelProto:
     return made
 
 
-def _is_half(graph: GraphProto) -> bool:
-    values = [*graph.input, *graph.output, *graph.value_info]
-    return any(value.type.tensor_type.elem_type == _HALF for value in values) or any(
-        tensor.data_type == _HALF for tensor in graph.initializer
-    )
+def _values(model: ModelProto) -> Iterator[ValueInfoProto]:
+    """Declared values of the graph and of every graph nested in it."""
+    for graph in all_graphs(model.graph):
+        yield from [*graph.input, *graph.output, *graph.value_info]
 
 
-def _widen(graph: GraphProto) -> None:
-    for value in [*graph.input, *graph.output, *graph.value_info]:
+def _widen(model: ModelProto) -> None:
+    for value in _values(model):
         if value.type.tensor_type.elem_type == _HALF:
             value.type.tensor_type.elem_type = _FLOAT
-    attributes = [each for node in graph.node for each in node.attribute]
-    for attribute in attributes:
+    for attribute in (each for node in all_nodes(model.graph) for each in node.attribute):
         if attribute.name in _TYPES and attribute.i == _HALF:
             attribute.i = _FLOAT
-    tensors = [*graph.initializer, *(each.t for each in attributes if each.HasField("t"))]
-    for tensor in tensors:
+    for tensor in all_tensors(model):
         if tensor.data_type == _HALF:
             floats = array_of(tensor).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(floats, tensor.name))

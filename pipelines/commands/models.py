@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError, one_line
+from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
 from fewtune.model.registration import name_of
 from fewtune.model_check.report import CheckJob, CheckReport, PastTunings
 from fewtune.options import ImportOptions, ImportSection
@@ -84,9 +84,7 @@ def _checked(options: argparse.Namespace, given: dict[str, Any], root: Path | No
                 run_apart(job, tell=tell if sys.stderr.isatty() else None)
             )
     except FewtuneError as error:
-        return CheckReport(
-            ok=False, reason=one_line(error), exit_code=error.exit_code, model=str(source)
-        )
+        return CheckReport.refused(str(source), error)
 
 
 class _Check(CheckJob):

@@ -154,56 +154,57 @@ class Product:
         return max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
 
 
+# The padded operands of a call; None if padding does not pay.
+Padded = Callable[[relax.BlockBuilder, relax.Call, CpuTraits], list[relax.Expr] | None]
+
+
 class Padding:
     """Legalizes convolutions and products with padding where that pays, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def convolutions(self, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
-        """Pad the filters of ``relax.nn.conv2d``; ``fallback`` legalizes padded ones as well."""
+    def legalizer(self, padded: Padded, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
+        """Pad operands by `padded_filters` or `padded_product`; ``fallback`` legalizes all."""
 
         def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-            filters = filters_of(call, traits)
-            if filters is None or not filters.gains:
+            operands = padded(builder, call, traits)
+            if operands is None:
                 return fallback(builder, call)
             self.count += 1
-            operands = [call.args[0], _wider(call.args[1], filters.padded)]
-            whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
-            return without_padding(builder, fallback(builder, whole), call)
-
-        return legalized
-
-    def products(self, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
-        """Pad the extents of ``relax.matmul``; ``fallback`` legalizes padded ones as well."""
-
-        def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-            product = product_of(call, traits)
-            if product is None or not product.gains:
-                return fallback(builder, call)
-            self.count += 1
-            first, second = call.args
-            if product.is_weighted:
-                operands = [first, _wider(second, product.padded_columns)]
-            else:
-                operands = [
-                    _longer(builder, first, -2, product.padded_rows),
-                    _longer(builder, second, -1, product.padded_columns),
-                ]
             whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
             return without_padding(builder, fallback(builder, whole), call)
 
         return legalized
 
 
-def filters_of(call: relax.Call, traits: CpuTraits) -> Filters | None:
-    """The filters of a convolution; None if they cannot be padded."""
+def padded_filters(
+    _builder: relax.BlockBuilder, call: relax.Call, traits: CpuTraits
+) -> list[relax.Expr] | None:
+    """The operands of a convolution with padded filters; None if that does not pay."""
     weights = known_weights(call)
     if weights is None:
         return None
     *kernel, filters = weights
     points, given = prod(extents_of(call)[:-1]), prod(extents_of(call.args[0]))
-    return Filters(filters, prod(kernel), points, given, traits.lanes(FLOAT))
+    found = Filters(filters, prod(kernel), points, given, traits.lanes(FLOAT))
+    return [call.args[0], _wider(call.args[1], found.padded)] if found.gains else None
+
+
+def padded_product(
+    builder: relax.BlockBuilder, call: relax.Call, traits: CpuTraits
+) -> list[relax.Expr] | None:
+    """The operands of a product with padded extents; None if that does not pay."""
+    product = product_of(call, traits)
+    if product is None or not product.gains:
+        return None
+    first, second = call.args
+    if product.is_weighted:
+        return [first, _wider(second, product.padded_columns)]
+    return [
+        _longer(builder, first, -2, product.padded_rows),
+        _longer(builder, second, -1, product.padded_columns),
+    ]
 
 
 def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:

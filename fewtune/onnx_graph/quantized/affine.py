@@ -14,7 +14,6 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
-from fewtune.onnx_graph.quantized.normalize import QUANTIZE
 
 MOST_OF_BYTE = 255
 # float32 holds every integer up to this.
@@ -122,10 +121,9 @@ def floats_of(graph: GraphBuilder, given: Scaled | Bytes, output: str) -> None:
         graph.op("Mul", [data, given.scale], output)
         return
     data = _scaled(graph, data, given.factor, given.offset)
-    if given.least > -np.inf or given.most < np.inf:
-        least = None if given.least == -np.inf else given.least
-        most = None if given.most == np.inf else given.most
-        data = graph.clip(data, least, most)
+    bounds = [None if np.isinf(each) else each for each in (given.least, given.most)]
+    if bounds != [None, None]:
+        data = graph.clip(data, *bounds)
     graph.op("Identity", [data], output)
 
 
@@ -325,10 +323,6 @@ class Walk(Deferring):
         else:
             return
         self._written.add(name)
-
-    def only_read_by_quantizers(self, name: str) -> bool:
-        """Whether every operator that reads a tensor quantizes it."""
-        return all(node.op_type == QUANTIZE for node in self.readers.get(name, []))
 
     def defer(self, name: str, value: Bytes | Scaled) -> bool:
         """Defer a float tensor; returns True."""

@@ -100,7 +100,7 @@ def _quantize(walk: Walk, node: NodeProto) -> bool:
     if same is not None and same.is_like(Bytes("", *found)):
         walk.unsigned[output] = (same.name, signed)
         return True
-    if scaled is None and walk.only_read_by_quantizers(data):
+    if scaled is None and all(each.op_type == QUANTIZE for each in walk.readers[data]):
         scaled = walk.floats.get(data)
     if scaled is None:
         # As a factor, the scale's inverse would round otherwise.
