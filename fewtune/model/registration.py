@@ -16,10 +16,9 @@ LIGHT_PREFIX = "light:"
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
 SAMPLES_FILE = "inputs.npz"
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-TAKEN_NAMES = frozenset({REGISTRATION, MODEL_FILE, SAMPLES_FILE})
 # Names of folders and files contain it; most file systems allow 255 bytes.
-_MAX_NAME = 100
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+TAKEN_NAMES = frozenset({REGISTRATION, MODEL_FILE, SAMPLES_FILE})
 # Folders of results with these names under out/ belong to no model.
 RESERVED_NAMES = frozenset({"bank", "fingerprint", "settings"})
 
@@ -127,12 +126,8 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"model name {name!r} is not plain: use lower-case letters, digits, '_', '.' and '-', "
-            "beginning with a letter or digit"
-        )
-    if len(name) > _MAX_NAME:
-        raise InputError(
-            f"model name {name[:20]}... has {len(name)} letters: give at most {_MAX_NAME}"
+            f"model name {name!r} is not plain: use up to 100 lower-case letters, digits, '_', '.' "
+            "and '-', beginning with a letter or digit"
         )
     if name in RESERVED_NAMES:
         raise InputError(f"model name {name!r} is reserved for a folder of results: give another")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import imported_model
-from fewtune.model.registration import ModelSource, name_of
+from fewtune.model.registration import REGISTRATION, ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model_check.report import CheckJob, CheckReport, estimate, too_few
 from fewtune.prediction.predict import spreads
@@ -111,11 +111,11 @@ def check_here(job: CheckJob) -> dict[str, Any]:
 def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
     """Folder and name of a registered model; other models are registered in ``folder`` first."""
     source = str(job.model)
-    if job.models_directory is not None and not source.endswith(".onnx"):
-        is_registered = (job.models_directory / source / "model.yaml").is_file()
-        if is_registered and not job.is_bound:
-            ModelSource.read(job.models_directory, source)
-            return job.models_directory, source
+    is_bound = any((job.shapes, job.dimensions, job.paddable, job.constants, job.inputs))
+    known = None if is_bound or source.endswith(".onnx") else job.models_directory
+    if known is not None and (known / source / REGISTRATION).is_file():
+        ModelSource.read(known, source)
+        return known, source
     models, name = folder / "models", name_of(source, job.name)
     add_model(
         source,

@@ -84,12 +84,6 @@ class CheckJob(Job):
     trials: int = 32
     past: PastTunings | None = None
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether the job binds shapes, dimensions or values of the model's inputs."""
-        given = (self.shapes, self.dimensions, self.paddable, self.constants, self.inputs)
-        return any(given)
-
 
 class Estimate(Part):
     """An estimate of the tuning time.

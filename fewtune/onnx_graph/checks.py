@@ -18,26 +18,14 @@ from fewtune.onnx_graph.graph import (
     element_count,
     graph_inputs,
     is_float,
+    is_native,
     operator_name,
     sort_nodes,
     type_name,
 )
 from fewtune.onnx_graph.operators.builder import refusal
 
-SUPPORTED_TYPES = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.DOUBLE,
-    TensorProto.INT8,
-    TensorProto.INT16,
-    TensorProto.INT32,
-    TensorProto.INT64,
-    TensorProto.UINT8,
-    TensorProto.UINT16,
-    TensorProto.UINT32,
-    TensorProto.UINT64,
-    TensorProto.BOOL,
-)
+SUPPORTED_TYPES = [kind for kind in TensorProto.DataType.values() if kind and is_native(kind)]
 _NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4

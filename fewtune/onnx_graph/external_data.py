@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
+from onnx import ModelProto, TensorProto, external_data_helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
 from fewtune.errors import InputError
@@ -19,6 +19,7 @@ from fewtune.onnx_graph.graph import (
     all_tensors,
     copy_model,
     detach_weights,
+    is_native,
     remove_inputs,
     tensor_bytes,
 )
@@ -69,7 +70,9 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
             ) from None
         location, offset, length = info.location, info.offset or 0, info.length or 0
         path = _checked_path(tensor.name, location, directory)
-        size, needed = path.stat().st_size, _needed_bytes(tensor)
+        size = path.stat().st_size
+        is_packed = TensorProto.DataType.Name(tensor.data_type).endswith(_PACKED)
+        needed = 0 if is_packed else tensor_bytes(tensor)
         if length and length < needed:
             raise InputError(
                 f"tensor {tensor.name!r} takes {needed} bytes, but its external data has {length}: "
@@ -83,14 +86,6 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
             )
         locations.add(str(PurePosixPath(location)))
     return sorted(locations)
-
-
-def _needed_bytes(tensor: TensorProto) -> int:
-    """Bytes that a tensor takes at least; 0 if a dimension is negative."""
-    name = TensorProto.DataType.Name(tensor.data_type)
-    if name.endswith(_PACKED) or any(size < 0 for size in tensor.dims):
-        return 0
-    return tensor_bytes(tensor)
 
 
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:
@@ -197,24 +192,13 @@ def light(model: ModelProto | LightModel) -> LightModel:
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
-        if is_outside(tensor):
+        is_number = is_native(tensor.data_type) and tensor.data_type != TensorProto.BOOL
+        if is_outside(tensor) or (is_number and tensor_bytes(tensor) >= _LARGE_BYTES):
             arrays[tensor.name] = array_of(tensor)
-            light_model.graph.initializer.append(tensor)
-            continue
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        if dtype.isbuiltin != 1 or dtype.kind == "b" or tensor_bytes(tensor) < _LARGE_BYTES:
-            light_model.graph.initializer.append(tensor)
-            continue
-        array = numpy_helper.to_array(tensor)
-        arrays[tensor.name] = array
-        location = f"memory-{next(_numbers)}"
-        _held[location] = array
-        reference = light_model.graph.initializer.add(name=tensor.name, dims=tensor.dims)
-        reference.data_type = tensor.data_type
-        reference.data_location = TensorProto.EXTERNAL
-        entries = {"location": location, "offset": 0, "length": array.nbytes}
-        for key, value in entries.items():
-            reference.external_data.add(key=key, value=str(value))
+        is_new = tensor.name in arrays and not is_outside(tensor)
+        light_model.graph.initializer.append(
+            _reference(tensor, arrays[tensor.name]) if is_new else tensor
+        )
     embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
     if sum(map(tensor_bytes, embedded)) > EMBEDDED_BYTES:
         raise InputError(
@@ -222,6 +206,17 @@ def light(model: ModelProto | LightModel) -> LightModel:
             "them to float32 or float16"
         )
     return LightModel(light_model, arrays)
+
+
+def _reference(tensor: TensorProto, array: np.ndarray) -> TensorProto:
+    """A tensor without data, which refers to an array in memory."""
+    location = f"memory-{next(_numbers)}"
+    _held[location] = array
+    made = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    made.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, "offset": 0, "length": array.nbytes}.items():
+        made.external_data.add(key=key, value=str(value))
+    return made
 
 
 def is_outside(tensor: TensorProto) -> bool:

@@ -155,6 +155,12 @@ def is_float(element_type: int) -> bool:
     return "float" in type_name(element_type)
 
 
+def is_native(element_type: int) -> bool:
+    """Whether NumPy itself has an ONNX element type, as numbers or booleans."""
+    dtype = helper.tensor_dtype_to_np_dtype(element_type)
+    return dtype.isbuiltin == 1 and dtype.kind in "biuf"
+
+
 def type_name(element_type: int) -> str:
     """NumPy's name of an ONNX element type, such as ``float32``."""
     return helper.tensor_dtype_to_np_dtype(element_type).name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class _Kernels(relax.PyExprMutator):
         window = Window(attributes)
         if groups == channels == weights.shape[-1]:
             given, name = weights[:, :, 0].astype(_SUMS), "integer_depthwise_conv2d"
-            compute = partial(_depthwise, window)
+            compute = partial(_convolved, None, window)
         elif groups > 1:
             return None
         else:
@@ -221,43 +222,33 @@ def _padded(
 
 
 def _convolved(
-    dot: Dot,
+    dot: Dot | None,
     window: Window,
     data: te.Tensor,
     weights: te.Tensor,
     pad_value: te.Tensor | None = None,
 ) -> te.Tensor:
-    """A convolution in NHWC with weights from `packed`: (rows, columns, words, filters)."""
+    """A convolution in NHWC with weights from `packed`: (rows, columns, words, filters).
+
+    Without ``dot`` it is depthwise, with int32 weights: (rows, columns, channels).
+    """
     batch, height, width, channels = (int(extent) for extent in data.shape)
-    rows, columns, depth, filters = (int(extent) for extent in weights.shape)
-    wide = window.padded(data, pad_value, depth * _WORD - channels)
+    rows, columns, *depth, filters = (int(extent) for extent in weights.shape)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
-    k = te.reduce_axis((0, depth), name="k")
+    words = [te.reduce_axis((0, count), name="k") for count in depth]
+    wide = window.padded(data, pad_value, sum(depth) * _WORD - channels if depth else 0)
 
     def summed(n: Any, y: Any, x: Any, f: Any) -> Any:
         place = [n, window.place(0, y, r), window.place(1, x, s)]
+        if dot is None:
+            return te.sum(wide(*place, f).astype(_SUMS) * weights[r, s, f], axis=[r, s])
+        (k,) = words
         return te.sum(dot(_word(wide, place, k * _WORD), weights[r, s, k, f]), axis=[r, s, k])
 
     shape = (batch, window.size(0, height, rows), window.size(1, width, columns), filters)
-    return te.compute(shape, summed, name="integer_conv2d")
-
-
-def _depthwise(
-    window: Window, data: te.Tensor, weights: te.Tensor, pad_value: te.Tensor | None = None
-) -> te.Tensor:
-    batch, height, width, channels = (int(extent) for extent in data.shape)
-    rows, columns, _ = (int(extent) for extent in weights.shape)
-    wide = window.padded(data, pad_value)
-    r = te.reduce_axis((0, rows), name="r")
-    s = te.reduce_axis((0, columns), name="s")
-
-    def summed(n: Any, y: Any, x: Any, c: Any) -> Any:
-        byte = wide[n, window.place(0, y, r), window.place(1, x, s), c]
-        return te.sum(byte.astype(_SUMS) * weights[r, s, c], axis=[r, s])
-
-    shape = (batch, window.size(0, height, rows), window.size(1, width, columns), channels)
-    return te.compute(shape, summed, name="integer_depthwise_conv2d")
+    name = "integer_depthwise_conv2d" if dot is None else "integer_conv2d"
+    return te.compute(shape, summed, name=name)
 
 
 def multiplied(dot: Dot, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
@@ -405,9 +396,6 @@ def _summed(first: te.Tensor, second: te.Tensor, factor: te.Tensor) -> te.Tensor
 
 
 def _averaged(given: te.Tensor, axes: list[int] | None, keeps: bool) -> te.Tensor:
-    floats = tvm.topi.cast(given, FLOAT)
-    rank = len(given.shape)
-    places = range(rank) if axes is None else [axis % rank for axis in axes]
-    count = np.prod([int(given.shape[place]) for place in places])
-    total = tvm.topi.sum(floats, axes, keeps)
-    return tvm.topi.divide(total, tvm.tirx.const(float(count), FLOAT))
+    total = tvm.topi.sum(tvm.topi.cast(given, FLOAT), axes, keeps)
+    count = prod(map(int, given.shape)) / prod(map(int, total.shape))
+    return tvm.topi.divide(total, tvm.tirx.const(count, FLOAT))

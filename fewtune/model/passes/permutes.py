@@ -13,6 +13,7 @@ import numpy as np
 
 from fewtune.runtime.tvm import relax, tvm
 
+dpl = relax.dpl
 _PERMUTE = tvm.ir.Op.get("relax.permute_dims")
 # Types that NumPy has too.
 _IN_NUMPY = frozenset(
@@ -22,11 +23,9 @@ _IN_NUMPY = frozenset(
 
 def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
     """A Relax module without permutations that keep the order of axes, or undo the one before."""
-    from tvm.relax.dpl import is_op, wildcard
-
-    given = wildcard()
-    inner = is_op("relax.permute_dims")(given)
-    outer = is_op("relax.permute_dims")(inner)
+    given = dpl.wildcard()
+    inner = dpl.is_op("relax.permute_dims")(given)
+    outer = dpl.is_op("relax.permute_dims")(inner)
 
     def alone(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
         return found[given] if _is_identity(_order(call)) else call
@@ -43,11 +42,10 @@ def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
 
     ``FoldConstant`` does the same, but builds and loads a kernel for each of them.
     """
-    from tvm.relax.dpl import is_const, is_op, wildcard
-
-    constant = is_const()
+    constant = dpl.is_const()
     # One pattern: after another `rewrite_call`, TVM 0.27 has what the first one replaced again.
-    either = is_op("relax.permute_dims")(constant) | is_op("relax.reshape")(constant, wildcard())
+    permuted = dpl.is_op("relax.permute_dims")(constant)
+    either = permuted | dpl.is_op("relax.reshape")(constant, dpl.wildcard())
 
     def moved(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
         given, extents = found[constant].value, list(call.ty.shape or [])
@@ -64,10 +62,10 @@ def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _rewritten(module: tvm.IRModule, pattern: Any, made: Callable[..., Any]) -> tvm.IRModule:
-    from tvm.relax.dpl import rewrite_call
-
     functions = {
-        variable: rewrite_call(pattern, made, each) if isinstance(each, relax.Function) else each
+        variable: dpl.rewrite_call(pattern, made, each)
+        if isinstance(each, relax.Function)
+        else each
         for variable, each in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs)

@@ -7,9 +7,10 @@ which lists its handlers by operator.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, inliner
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import STANDARD, all_nodes, operator_name, opset_of
@@ -84,7 +85,8 @@ def expand_functions(model: ModelProto) -> ModelProto:
     typed.CopyFrom(model)
     for node in all_nodes(typed.graph):
         if node.op_type in chosen:
-            _write_defaults(node, opset)
+            schema = onnx.defs.get_schema(node.op_type, opset)
+            _write_defaults(node, [each.default_value for each in schema.attributes.values()])
     # Some functions depend on the types of their inputs, constants among them.
     for tensor in model.graph.initializer:
         typed.graph.value_info.append(
@@ -115,15 +117,12 @@ def inlined(model: ModelProto) -> ModelProto:
     complete.CopyFrom(model)
     for part in (complete.graph, *complete.functions):
         for node in all_nodes(part):
-            given = {each.name for each in node.attribute}
-            of_function = defaults.get((node.domain, node.op_type, node.overload), ())
-            node.attribute.extend(each for each in of_function if each.name not in given)
+            _write_defaults(node, defaults.get((node.domain, node.op_type, node.overload), ()))
     return inliner.inline_local_functions(complete, convert_version=True)
 
 
-def _write_defaults(node: NodeProto, opset: int) -> None:
+def _write_defaults(node: NodeProto, defaults: Iterable[AttributeProto]) -> None:
     """Write out a node's default attributes, which its function reads."""
-    given = {each.name for each in node.attribute}
-    for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
-        if name not in given and attribute.default_value.name:
-            node.attribute.append(attribute.default_value)
+    # One without a name is none.
+    given = {"", *(each.name for each in node.attribute)}
+    node.attribute.extend(each for each in defaults if each.name not in given)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.graph import STANDARD, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
@@ -18,12 +18,7 @@ from fewtune.onnx_graph.operators.builder import Deferring, GraphBuilder
 MOST_OF_BYTE = 255
 # float32 holds every integer up to this.
 EXACT = 2**24
-_QUANTIZED = {
-    TensorProto.UINT8: np.uint8,
-    TensorProto.INT8: np.int8,
-    TensorProto.UINT16: np.uint16,
-    TensorProto.INT16: np.int16,
-}
+_QUANTIZED = {TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16}
 _SIGNED = 128
 _BYTE = {TensorProto.UINT8: 0, TensorProto.INT8: _SIGNED}
 _DEQUANTIZED = {*_QUANTIZED, TensorProto.INT32, TensorProto.INT4, TensorProto.UINT4}
@@ -176,7 +171,7 @@ def write_quantized(graph: GraphBuilder, node: NodeProto) -> bool:
     data = graph.op("Round", [graph.op("Div", [data, along(graph, scale, len(shape), axis)])])
     if _shifts(graph, zero):
         data = graph.op("Add", [data, along(graph, zero, len(shape), axis)])
-    limits = np.iinfo(_QUANTIZED[kind])
+    limits = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
     graph.cast(graph.clip(data, float(limits.min), float(limits.max)), kind, node.output[0])
     return True
 
