@@ -207,7 +207,8 @@ class ModelRun:
         self._workloads = [site.workload for site in skeleton.sites]
         # By call, the memory that it reads and writes; only during `_find_touched`.
         self._touched: dict[int, tuple[list[int], list[int]]] | None = None
-        self._fill = _filler()
+        drawn = np.random.default_rng(_SEED).random(_DRAWN, dtype="float32")
+        self._drawn = drawn - np.float32(0.5)
         for place, site in enumerate(skeleton.sites):
             called = self._called(place, site)
             set_function(site_function(place), called)
@@ -253,11 +254,18 @@ class ModelRun:
     def _called(self, place: int, site: CallSite) -> Callable[..., None]:
         """The function for the skeleton to call at a site: it times the picked contender."""
         name, picked, spent_ns = site.workload, self._picked, self._spent_ns
+        contenders = self._contenders[name]
+        # Each contender lays the weights out in its own way, all in one memory.
+        constants = {
+            each: self._constant(shape, max(math.prod(one.shapes[each]) for one in contenders))
+            for each, shape in site.constants.items()
+        }
         ready = [
-            (self._library[one.symbol], weights)
-            for one, weights in zip(
-                self._contenders[name], self._weights(site, self._contenders[name]), strict=True
+            (
+                self._library[one.symbol],
+                {each: view_of(memory, one.shapes[each]) for each, memory in constants.items()},
             )
+            for one in contenders
         ]
         clock_ns = time.perf_counter_ns
         read = site.arguments - len(site.constants)
@@ -278,31 +286,15 @@ class ModelRun:
 
         return called
 
-    def _weights(self, site: CallSite, contenders: list[Contender]) -> list[dict[int, Any]]:
-        """A site's weights in one memory, as each contender lays them out."""
-        views: list[dict[int, Any]] = [{} for _ in contenders]
-        for place, shape in site.constants.items():
-            laid_out = [one.shapes[place] for one in contenders]
-            most = max(math.prod(each) for each in laid_out)
-            memory = tvm.runtime.empty((most,), "float32", self._device)
-            self._fill(memory, shape)
-            for view, each in zip(views, laid_out, strict=True):
-                view[place] = view_of(memory, each)
-        return views
+    def _constant(self, shape: list[int], elements: int) -> Any:
+        """Memory for a constant of a shape, with numbers that keep activations in their range.
 
-
-def _filler() -> Callable[[Any, list[int]], None]:
-    """A function that fills a constant with numbers that keep activations in their range.
-
-    The drawn numbers are repeated. The values of weights do not matter, as long as the model's
-    activations become neither infinite nor so small that the processor handles them separately.
-    """
-    drawn = np.random.default_rng(_SEED).random(_DRAWN, dtype="float32") - np.float32(0.5)
-
-    def fill(memory: Any, shape: list[int]) -> None:
+        The drawn numbers are repeated. The values of weights do not matter, as long as the model's
+        activations become neither infinite nor so small that the processor handles them separately.
+        """
+        memory = tvm.runtime.empty((elements,), "float32", self._device)
         summed = math.prod(shape[:-1])
         # Uniform numbers whose variance is two over the number of products in a sum.
-        scaled = drawn * np.float32(math.sqrt(24 / summed) if summed > 1 else 1)
-        fill_repeating(memory, scaled)
-
-    return fill
+        scale = math.sqrt(24 / summed) if summed > 1 else 1
+        fill_repeating(memory, self._drawn * np.float32(scale))
+        return memory

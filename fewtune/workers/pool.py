@@ -67,13 +67,13 @@ class WorkerHandle:
     settings: tuple[Any, ...]
     threads: int
     lives: int = 0
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
     _ready: bool = False
 
     def start(self) -> None:
         """Start the process; it gets ready while the caller goes on."""
-        self._process, self._connection = started(
+        self.process, self._connection = started(
             "fewtune.workers.pool:serve",
             f"{self.kind.__module__}:{self.kind.__qualname__}",
             environment={"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"},
@@ -83,10 +83,6 @@ class WorkerHandle:
             self._connection.send(self.settings)
         self._ready = False
         self.lives += 1
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process else -1
 
     @property
     def connection(self) -> Connection:
@@ -142,16 +138,16 @@ class WorkerHandle:
 
     def lost_since(self, built: Built) -> bool:
         """Whether the process that held ``built`` is gone."""
-        return self._process is None or self.lives != built.life
+        return self.process is None or self.lives != built.life
 
     def kill(self) -> None:
         """Kill the process and forget it; the next request starts another."""
         if self._connection is not None:
             self._connection.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._connection = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.process = self._connection = None
 
     def _received(self, timeout_s: float, cause: str, late: str) -> Any:
         """The next message; a worker that sends none in time is killed."""
@@ -165,7 +161,7 @@ class WorkerHandle:
             raise self._lost() from None
 
     def _lost(self) -> WorkerLostError | MachineError:
-        code = self._process.wait() if self._process is not None else None
+        code = self.process.wait() if self.process is not None else None
         self.kill()
         if code is not None and code < 0:
             no_room = full_disk(Path(tempfile.gettempdir()))
@@ -243,9 +239,7 @@ class WorkerPool:
         self.options = options or WorkerOptions()
         self._kind = kind
         own = (target_json, threads, self.options.memory_limit_bytes)
-        self.handles = [
-            WorkerHandle(kind, settings or own, threads) for _ in range(max(1, workers))
-        ]
+        self.handles = [WorkerHandle(kind, settings or own, threads) for _ in range(workers)]
         self._numbers = count(1)
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         for handle in self.handles:

@@ -45,8 +45,8 @@ def pool():
 
 def kill(handle: WorkerHandle) -> None:
     """Kill a worker from outside; returns when it is dead, not yet reaped."""
-    os.kill(handle.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(handle.process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, handle.process.pid, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.slow
@@ -75,17 +75,17 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure():
 
 
 def test_a_failing_build_costs_its_candidate_only(pool, good):
-    pid = pool.handles[0].pid
+    pid = pool.handles[0].process.pid
     bad, fine = pool.build(["no module at all", good])
     assert isinstance(bad, Outcome)
     assert bad.cause == "build_error"
     assert bad.message
     assert isinstance(fine, Built)
-    assert pool.handles[0].pid == pid
+    assert pool.handles[0].process.pid == pid
 
 
 def test_an_error_while_running_is_no_crash(pool, scheduled, specs):
-    pid = pool.handles[0].pid
+    pid = pool.handles[0].process.pid
     measurer = Measurer(pool)
     # No machine has the memory for this argument.
     absurd = [([2**42], "float32"), *specs[1:]]
@@ -93,7 +93,7 @@ def test_an_error_while_running_is_no_crash(pool, scheduled, specs):
     assert (wrong.cause, wrong.run_s) == ("runtime_error", None)
     assert right.run_s
     assert measurer.failures == {"runtime_error": 1}
-    assert pool.handles[0].pid == pid
+    assert pool.handles[0].process.pid == pid
 
 
 @pytest.mark.slow
@@ -119,12 +119,12 @@ def test_a_worker_killed_while_building_costs_one_candidate(pool, good, monkeypa
     (earlier,) = pool.build([good])
     handle = pool.handles[0]
     # Stopped, it cannot finish before it is killed.
-    os.kill(handle.pid, signal.SIGSTOP)
+    os.kill(handle.process.pid, signal.SIGSTOP)
     killed = []
 
     def kill_once_then_receive(*arguments):
         if not killed:
-            killed.append(handle.pid)
+            killed.append(handle.process.pid)
             kill(handle)
         return real_receive(*arguments)
 
@@ -163,7 +163,7 @@ def test_what_a_dead_worker_had_is_built_anew(pool, good, specs, monkeypatch):
 @pytest.mark.slow
 def test_a_hanging_build_is_killed(pool, good, monkeypatch):
     pool.build([good])
-    pid = pool.handles[0].pid
+    pid = pool.handles[0].process.pid
     os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
         patch.setattr(pool, "options", replace(pool.options, build_timeout_s=0.01))
@@ -176,12 +176,12 @@ def test_a_hanging_build_is_killed(pool, good, monkeypatch):
 @pytest.mark.slow
 def test_an_old_worker_is_replaced_between_batches(pool, good, monkeypatch):
     (built,) = pool.build([good])
-    pid = pool.handles[0].pid
+    pid = pool.handles[0].process.pid
     pool.tidy()
-    assert pool.handles[0].pid == pid
+    assert pool.handles[0].process.pid == pid
     monkeypatch.setattr(pool, "options", replace(pool.options, recycle_bytes=1))
     pool.tidy()
-    assert pool.handles[0].pid != pid
+    assert pool.handles[0].process.pid != pid
     assert pool.handles[0].lost_since(built)
 
 
@@ -197,7 +197,7 @@ def test_workers_that_cannot_start_end_the_run(monkeypatch):
 def test_closing_ends_the_workers(pool):
     # A worker that an earlier test lost starts with its next request.
     assert all(handle.connection for handle in pool.handles)
-    pids = [handle.pid for handle in pool.handles]
+    pids = [handle.process.pid for handle in pool.handles]
     pool.close()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
