@@ -156,7 +156,7 @@ class Variants:
             name = fingerprint.device
             self.remarks.append(f"measured on {name} by its own clock, without onnxruntime")
         # OpenVINO's runs on a GPU are on those of another maker.
-        installed = openvino_version() if self._device.is_cpu and self._is_here else None
+        installed = openvino_version() if self._device.can.shared_cores else None
         # Of each library there is one copy whose kernels are timed, and one that a session has.
         variants = 2 * len(libraries) + (1 if installed is None else 2)
         # A board has memory for one copy of each library only.
@@ -200,7 +200,7 @@ class Variants:
 
         Beside the virtual machine's call it took 9 us more of a processor (a Xeon).
         """
-        if not (self._device.is_cpu and self._is_here):
+        if not self._device.can.shared_cores:
             return loaded.run
         session = InferenceSession(library, threads=self._threads)
         feeds = {name: self._reference.feeds[name] for name in self._order}
@@ -212,7 +212,7 @@ class Variants:
     def _onnxruntime(self) -> Callable[[], interleave.Run]:
         """Makes a session of onnxruntime, on the libraries' GPU if it can."""
         feeds = self._reference.feeds
-        if self._is_here and not self._device.is_cpu:
+        if self._is_here and not self._device.can.shared_cores:
             try:
                 first = peers.CudaSession(self._model, feeds)
             except InputError as error:

@@ -95,11 +95,6 @@ class Device(ABC):
         """Seconds by the clock of what runs its models."""
         return time.perf_counter()
 
-    @property
-    def is_cpu(self) -> bool:
-        """Whether its processes here need no GPU."""
-        return not has_own_device(self.target)
-
 
 class Here(Device):
     """The CPU of this machine: workers build in parallel and measure one at a time."""

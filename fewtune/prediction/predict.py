@@ -25,11 +25,12 @@ import numpy as np
 from fewtune.artifacts import Fingerprint, PredictedTask, TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
+from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
 from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import consensus_for, predictor_for
-from fewtune.runtime.target import has_own_device, is_foreign, target_from_json
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
@@ -177,7 +178,7 @@ class Choosing:
         # Each of several processes runs kernels on one core.
         set_threads(1)
         self._maker = None
-        if runs_here(fingerprint):
+        if device_of(fingerprint).can.shared_cores:
             self._maker = KernelMaker(self._target, Checker(self._target))
         self._is_cold = weights_outgrow_cache(tasks)
         # What was predicted, by task.
@@ -274,13 +275,6 @@ def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
             if predictor and Guide.of(space, Prior(space), predictor, is_cold=False):
                 found[task.info.name] = spread_of(predictor, target)
     return found
-
-
-def runs_here(fingerprint: Fingerprint) -> bool:
-    """Whether this machine's processor runs what is compiled for a fingerprint's device."""
-    target = target_from_json(fingerprint.target)
-    is_board = fingerprint.at.startswith("rpc://")
-    return not (is_board or has_own_device(target) or is_foreign(target))
 
 
 def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:

@@ -13,13 +13,13 @@ from pathlib import Path
 from pydantic import Field
 
 from fewtune.artifacts import Fingerprint, Prediction, PredictReport, TaskTable
+from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
 from fewtune.prediction.predict import (
     Choosing,
     Chosen,
     default_of,
     points_by_task,
-    runs_here,
 )
 from fewtune.prediction.worth import with_tasks
 from fewtune.process.apart import Job, at, in_step, run_each_apart
@@ -112,7 +112,7 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
     lines = [chosen[info.name].line for info in infos if info.name in chosen]
     # Marked as predicted, so that no bank, merged log or later search takes them for measured.
-    marks = {"predicted": True, "checked": runs_here(fingerprint)}
+    marks = {"predicted": True, "checked": device_of(fingerprint).can.shared_cores}
     log_info(fingerprint).model_copy(update=marks).write(job.directory)
     trials = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
     modules = {task.info.name: task.mod for task in tasks if task.info.name in trials}

@@ -171,7 +171,8 @@ def supervise(job: SessionJob) -> list[dict[str, Any]]:
         If an exception ended the child outside of any task.
     """
     # Forked, workers are ready in a fraction of the time that loading TVM takes.
-    with warm_process(["fewtune.workers.worker"], is_for_cpu=device_of(job.fingerprint).is_cpu):
+    is_for_cpu = device_of(job.fingerprint).can.shared_cores
+    with warm_process(["fewtune.workers.worker"], is_for_cpu=is_for_cpu):
         try:
             while not _is_done(job):
                 pass
