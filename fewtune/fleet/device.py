@@ -281,11 +281,10 @@ class FleetRun:
     ) -> None:
         self._job, self._cluster, self._journal = job, cluster, journal
         self._progress, self._carry_out = progress, carry_out
-        self._events = list(journal.events)
         self._state: RunState | None = None
         if isinstance(job, TuneJob):
             self._state = RunState(job.unpacked(), job.starts, journal.events)
-        elapsed_s = max((event.get("elapsed_s", 0.0) for event in self._events), default=0.0)
+        elapsed_s = max((event.get("elapsed_s", 0.0) for event in journal.events), default=0.0)
         self._began_s = time.perf_counter() - elapsed_s
         self._class = class_of(job.fingerprint)
         machines = cluster.wait_for_machines(self._class)
@@ -307,7 +306,7 @@ class FleetRun:
                         self._order(machine, self._waiting.popleft())
             machine, part, answer = self._next_answer()
             self._take(machine, part, answer)
-        return self._events
+        return self._journal.events
 
     def _order(self, machine: str, part: Part) -> None:
         whole = None if part.session else self._whole(part)
@@ -326,7 +325,7 @@ class FleetRun:
             # The Dask worker, which loads no TVM, only passes it on.
             "job": pickle.dumps(part.job.model_copy(update={"fingerprint": fingerprint})),
             "model": _files(model) if model else None,
-            "events": [e for e in self._events if is_whole or names & tasks_of(e)],
+            "events": [e for e in self._journal.events if is_whole or names & tasks_of(e)],
         }
 
     def _next_answer(self) -> tuple[str, Part, Answer]:
@@ -389,7 +388,7 @@ class FleetRun:
         elapsed_s = round(time.perf_counter() - self._began_s, 3)
         event = {**event, "elapsed_s": elapsed_s}
         self._journal.append(event)
-        self._events.append(event)
+        self._journal.events.append(event)
         if self._state is not None:
             self._state.take(event)
 
