@@ -37,7 +37,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,17 +180,15 @@ def _size(tensor: Any) -> int:
     return buffer_bytes(tensor.shape, tensor.dtype)
 
 
-def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
+def to_be_flushed(weights: Sequence[Any], cache_bytes: float) -> list[Any]:
     """The weights of a kernel that a cache may still hold from its last call.
 
     Parameters
     ----------
     weights : sequence of Tensor
-    cache_bytes : int or None
-        `last_level_cache_bytes`.
+    cache_bytes : float
+        `last_level_cache_bytes`; infinite where that is unknown.
     """
-    if cache_bytes is None:
-        return list(weights)
     return [each for each in weights if _size(each) <= _SELF_FLUSHED * cache_bytes]
 
 
@@ -219,7 +217,7 @@ def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> lis
 
 
 def to_be_evicted(
-    activations: Sequence[Any], caches_bytes: int | None, cache_bytes: int | None
+    activations: Sequence[Any], caches_bytes: int | None, cache_bytes: float
 ) -> list[Any]:
     """A kernel's output, if no cache holds its memory any more when a model calls the kernel.
 
@@ -229,13 +227,13 @@ def to_be_evicted(
         The kernel's inputs, and last its output.
     caches_bytes : int or None
         The cores' own caches together; if None, nothing is evicted.
-    cache_bytes : int or None
-        `last_level_cache_bytes`: a larger output evicts itself.
+    cache_bytes : float
+        `last_level_cache_bytes`, infinite where that is unknown: a larger output evicts itself.
     """
     whole_bytes = sum(map(_size, activations))
     if caches_bytes is None or whole_bytes <= _OUTGROWN * caches_bytes:
         return []
-    if cache_bytes is not None and whole_bytes > _SELF_FLUSHED * cache_bytes:
+    if whole_bytes > _SELF_FLUSHED * cache_bytes:
         return []
     return [each for each in activations[-1:] if str(each.dtype) == "float32"]
 
@@ -579,7 +577,7 @@ class Timer:
         self._most_flops_s: float | None = None
         self.fixed_kernel: Any = None
         self.caches: CacheState | None = None
-        self._cache_bytes = last_level_cache_bytes()
+        self._cache_bytes = last_level_cache_bytes() or inf
         self._own_caches_bytes = own_caches_bytes(threads)
         self.buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
 

@@ -1,5 +1,6 @@
 """What the caches hold when a measured call begins: sizes, what is flushed, what is rewritten."""
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches()
     assert cache_state.to_be_evicted([data, result], 4096, 2**20) == []
     (evicted,) = cache_state.to_be_evicted([data, result], 4095, 2**20)
     assert evicted is result
-    assert cache_state.to_be_evicted([data, result], 4095, None) == [evicted]
+    assert cache_state.to_be_evicted([data, result], 4095, inf) == [evicted]
     # What outgrows the largest cache twice evicts itself.
     assert cache_state.to_be_evicted([data, result], 4095, 3072) == [evicted]
     assert cache_state.to_be_evicted([data, result], 4095, 3071) == []
