@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -228,10 +227,9 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
     for name, (low, high) in (item for each in reports for item in each.limits.items()):
         least, most = limits.get(name, (low, high))
         limits[name] = max(least, low), min(most, high)
-    binding = canonical_json([each.binding for each in reports])
     report = first.report.model_copy(
         update={
-            "binding": hashlib.sha256(binding.encode()).hexdigest()[:12],
+            "binding": _digest([each.binding for each in reports]),
             "functions": functions,
             "paddable": paddable_dimensions(loaded.model, functions, loaded.source.paddable),
             "limits": limits,
@@ -416,12 +414,12 @@ def _binding(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], constants: Mapping[str, Any]
 ) -> str:
     """A digest of what the file leaves open: bound shapes and constant inputs."""
-    bound = {
-        "inputs": [each.model_dump() for each in inputs],
-        "outputs": [each.model_dump() for each in outputs],
-        "constants": dict(constants),
-    }
-    return hashlib.sha256(canonical_json(bound).encode()).hexdigest()[:12]
+    shapes = [[each.model_dump() for each in specs] for specs in (inputs, outputs)]
+    return _digest({"inputs": shapes[0], "outputs": shapes[1], "constants": dict(constants)})
+
+
+def _digest(value: object) -> str:
+    return text_sha256(canonical_json(value))[:12]
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:

@@ -99,17 +99,6 @@ def sizes_of(
     return found
 
 
-def largest_first(
-    model: ModelProto, sizes: Sequence[Sizes], constants: Mapping[str, object]
-) -> list[Sizes]:
-    """Order shapes by the elements of the inputs; each is checked against the model."""
-
-    def elements(each: Sizes) -> int:
-        return sum(map(prod, input_shapes(model, each.shapes, each.dimensions, constants).values()))
-
-    return sorted(sizes, key=elements, reverse=True)
-
-
 def paddable_dimensions(
     model: ModelProto, functions: Sequence[ShapeFunction], paddable: Mapping[str, float]
 ) -> list[Paddable]:
@@ -212,7 +201,11 @@ def _checked(
         taken = {"file": MODEL_FILE}
     for each in given:
         constant_arrays(model, constants, each.shapes, each.dimensions)
-    first, *further = largest_first(model, given, constants) if len(given) > 1 else given
+
+    def elements(each: Sizes) -> int:
+        return sum(map(prod, input_shapes(model, each.shapes, each.dimensions, constants).values()))
+
+    first, *further = sorted(given, key=elements, reverse=True) if len(given) > 1 else given
     sizes, dimensions = first.shapes, first.dimensions
     if inputs is not None:
         if further:

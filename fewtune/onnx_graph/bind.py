@@ -40,7 +40,7 @@ from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError, inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
 from fewtune.onnx_graph.session import OnnxruntimeSession
-from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, inferred, with_shapes
+from fewtune.onnx_graph.simplify import MINIMUM_IR_VERSION, with_shapes
 from fewtune.util.asked import asked
 
 # onnxruntime does not support older operator sets (its documentation, "Compatibility").
@@ -268,7 +268,7 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     padded = pad_selections(model)
     if padded is not model:
         # The number of boxes has only become known now.
-        model = inferred(padded)
+        model = with_shapes(padded)
         varying = complete_shapes(model, samples)
     for value in model.graph.output:
         if static_shape(value) is None:

@@ -112,7 +112,7 @@ def with_light_layers(model: LightModel, steps: OptionalSteps | None = None) -> 
     slim = steps.guarded(_FOLDING, slimmed, light)(result)
     result = slim.model
     for name, rewritten in _REWRITES.items():
-        result = steps.guarded(name, rewritten, _unchanged)(inferred(result))
+        result = steps.guarded(name, rewritten, _unchanged)(with_shapes(result))
     # Last: on thousands of unrolled steps the rewrites take minutes, and gain nothing.
     kept = partial(expand, handlers=UNROLLED_WITHOUT_KERNEL)
     result = steps.guarded(RECURRENT_LAYERS, kept, unrolled)(result)
@@ -132,19 +132,15 @@ def _named(model: ModelProto) -> ModelProto:
     """The model with inferred shapes, after every node got a name for errors."""
     for node in model.graph.node:
         node.name = node.name or node.output[0]
-    return inferred(model)
-
-
-def inferred(model: ModelProto) -> ModelProto:
-    """A model of any size `with_shapes`."""
-    light_model, weights = detach_weights(model)
-    return attach_weights(with_shapes(light_model), weights)
+    return with_shapes(model)
 
 
 def with_shapes(model: ModelProto) -> ModelProto:
     """The model with the shapes that ONNX infers; the model itself if inference fails."""
+    light_model, weights = detach_weights(model)
     try:
-        return shape_inference.infer_shapes(model, data_prop=True)
+        inferred = shape_inference.infer_shapes(light_model, data_prop=True)
+        return attach_weights(inferred, weights)
     except Exception as error:  # noqa: BLE001 (a C++ pass; what is unknown stays unknown)
         _logger.debug("shape inference failed: %s", error)
         return model
@@ -243,9 +239,14 @@ def _take_out(model: ModelProto, references: dict[str, TensorProto]) -> None:
         tensor.ClearField("data_location")
         known = references.get(tensor.name)
         if known is not None and np.array_equal(array_of(tensor), array_of(known)):
-            name = tensor.name
-            tensor.CopyFrom(known)
-            tensor.name = name
+            _refer(tensor, known)
+
+
+def _refer(tensor: TensorProto, known: TensorProto) -> None:
+    """Let a tensor refer to the weight that another one refers to, in place."""
+    name = tensor.name
+    tensor.CopyFrom(known)
+    tensor.name = name
 
 
 def _straighten(model: ModelProto, references: dict[str, TensorProto]) -> None:
@@ -266,9 +267,7 @@ def _straighten(model: ModelProto, references: dict[str, TensorProto]) -> None:
         if known is None or known.data_type != tensor.data_type:
             continue
         if np.array_equal(array_of(known).T, turned):
-            name = tensor.name
-            tensor.CopyFrom(known)
-            tensor.name = name
+            _refer(tensor, known)
             set_attributes(node, transB=0)
 
 

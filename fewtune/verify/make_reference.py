@@ -13,7 +13,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.session import OnnxruntimeSession
-from fewtune.onnx_graph.simplify import inferred
+from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.util.asked import asked
 from fewtune.verify.comparison import Expected
 from fewtune.verify.draws import GIVEN, LARGER, LIMITS
@@ -139,7 +139,7 @@ class _Maker:
         model, simplified = self._models
         models = [simplified, model]
         if is_quantised(model.model) or has_float16(model.model):
-            models = [LightModel(inferred(model.model), model.arrays), simplified]
+            models = [LightModel(with_shapes(model.model), model.arrays), simplified]
         try:
             return NoiseMeter(models[0], self._threads)
         except InputError:

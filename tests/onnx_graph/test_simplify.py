@@ -11,7 +11,7 @@ from fewtune.model.light import light_model
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import parameter_count, static_shape
-from fewtune.onnx_graph.simplify import inferred, simplify, slimmed
+from fewtune.onnx_graph.simplify import simplify, slimmed, with_shapes
 from fewtune.verify.values import random_inputs, tensor_specs
 from tests import tiny_models
 from tests.made import onnx_text
@@ -188,7 +188,7 @@ def test_large_weights_stay_outside_of_onnxslim(monkeypatch):
         output = Mul(b, scale)
     """
     monkeypatch.setattr("fewtune.onnx_graph.external_data._LARGE_BYTES", 1024)
-    model = inferred(model_of(nodes, shape=(64, 32), **weights))
+    model = with_shapes(model_of(nodes, shape=(64, 32), **weights))
     optimize, given = onnxslim.core.optimize, []
 
     def noted(model):

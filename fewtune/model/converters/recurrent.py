@@ -12,6 +12,7 @@ import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
 from fewtune.model.passes.relax_calls import FLOAT, OPAQUE, extents_of, text_attribute
+from fewtune.onnx_graph.operators.recurrent import GATES
 from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED
@@ -20,7 +21,6 @@ from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.onnx_importer import Converter
 from fewtune.tvm_compat.values import array_of, known_array
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 # Attributes of TVM's code generator for CPUs: start all threads once for a statement, and let
 # threads wait for each other after one.
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"

@@ -224,9 +224,8 @@ def _key(call: relax.Call) -> Hashable:
 
 def _takes_all(kernel: Any, call: relax.Call) -> bool:
     """Whether a legalized call is of one kernel that takes the arguments as they are."""
-    if not isinstance(kernel, relax.Call) or getattr(kernel.op, "name", "") != "relax.call_tir":
-        return False
-    if len(kernel.args) != len(("kernel", "arguments")):
+    is_call = isinstance(kernel, relax.Call) and getattr(kernel.op, "name", "") == "relax.call_tir"
+    if not is_call or len(kernel.args) > len(("kernel", "arguments")):
         return False
     given = kernel.args[1].fields
     return len(given) == len(call.args) and all(

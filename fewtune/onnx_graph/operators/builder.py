@@ -393,8 +393,8 @@ class GraphBuilder:
                 name = self.fresh(f"{value.name}_constant")
                 self._set_constant(name, self.value(value.name))
                 self.nodes.append(helper.make_node("Identity", [name], [value.name]))
-        read = {value.name for value in graph.output}
-        read |= {name for node in self.nodes for name in reads(node)}
+        outputs = {value.name for value in graph.output}
+        read = outputs | {name for node in self.nodes for name in reads(node)}
         made = {name for node in self.nodes for name in node.output}
         result = ModelProto(ir_version=self._model.ir_version)
         result.opset_import.extend(self._model.opset_import)
@@ -410,7 +410,6 @@ class GraphBuilder:
         result.graph.initializer.extend(
             tensor for name, tensor in self._tensors.items() if name in read and name not in made
         )
-        outputs = {value.name for value in graph.output}
         result.graph.value_info.extend(
             ValueInfoProto(name=name, type=self._types[name])
             for name in made - outputs

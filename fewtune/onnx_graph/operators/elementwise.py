@@ -58,11 +58,8 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Largest and smallest of no elements: a constant."""
-    kind, given, shape = (
-        graph.element_type(node.input[0]),
-        graph.shape(node.input[0]) or [],
-        graph.shape(node.output[0]) or [],
-    )
+    kind = graph.element_type(node.input[0])
+    given, shape = (graph.shape(name) or [] for name in (node.input[0], node.output[0]))
     if kind in _FLOATS and 0 in given and 0 not in shape:
         least = -np.inf if node.op_type == "ReduceMax" else np.inf
         nothing = np.full(shape, least, graph.dtype(node.input[0]))

@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 _INPUTS = 8
 _QUANTIZED = "DynamicQuantizeLSTM"
@@ -142,7 +142,7 @@ class _Layer:
 
     def _input_bias(self, index: int) -> str:
         """Bias of the inputs' products: both of ONNX's biases, unless a GRU adds one elsewhere."""
-        graph, size = self.graph, _GATES[self.kind] * self.hidden
+        graph, size = self.graph, GATES[self.kind] * self.hidden
         part = part_of(graph, self.b, index)
         first = graph.slice(part, 0, 0, size)
         second = graph.slice(part, 0, size, 2 * size)
@@ -197,7 +197,7 @@ def _unroll(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 def has_layers(model: ModelProto) -> bool:
     """Whether a model has recurrent layers."""
-    return any(node.op_type in _GATES for node in all_nodes(model.graph))
+    return any(node.op_type in GATES for node in all_nodes(model.graph))
 
 
 def _unroll_without_kernel(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -252,7 +252,7 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
 
 # A quantised layer has no other form than its kernel.
 _IN_KERNEL_ONLY: dict[str, Handler] = {f"{MICROSOFT}.{_QUANTIZED}": _quantized}
-UNROLLED: dict[str, Handler] = dict.fromkeys(_GATES, _unroll) | _IN_KERNEL_ONLY
+UNROLLED: dict[str, Handler] = dict.fromkeys(GATES, _unroll) | _IN_KERNEL_ONLY
 UNROLLED_WITHOUT_KERNEL: dict[str, Handler] = (
-    dict.fromkeys(_GATES, _unroll_without_kernel) | _IN_KERNEL_ONLY
+    dict.fromkeys(GATES, _unroll_without_kernel) | _IN_KERNEL_ONLY
 )
