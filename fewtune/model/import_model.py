@@ -33,7 +33,6 @@ from fewtune.model.lower import (
     lower_checked,
 )
 from fewtune.model.one_module import one_module
-from fewtune.model.registration import Sizes
 from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import padding_notes
@@ -196,8 +195,7 @@ def imported_model(
         try:
             others.append(_imported(each, target, threads, options, known))
         except FewtuneError as fault:
-            sizes = Sizes(shapes=each.source.shapes, dimensions=each.source.dimensions)
-            raise type(fault)(f"at the shape {sizes.text}: {fault}") from fault
+            raise type(fault)(f"at the shape {each.source.text}: {fault}") from fault
     return _joined(found, others, loaded)
 
 

@@ -109,8 +109,7 @@ def light_model(name: str, seed: int) -> ModelProto:
 def _weight_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all float constants, in graph order."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    floats = (each for each in tensors.values() if each.data_type == TensorProto.FLOAT)
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in floats}
+    shapes = {n: tuple(t.dims) for n, t in tensors.items() if t.data_type == TensorProto.FLOAT}
     for node in model.graph.node:
         if node.op_type == "ConstantOfShape":
             shapes[node.output[0]] = tuple(numpy_helper.to_array(tensors[node.input[0]]).tolist())

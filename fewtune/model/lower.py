@@ -173,11 +173,10 @@ def lower(
 def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
     """Refuse kernels whose shapes are not static: they can be neither scheduled nor measured."""
     for symbol, function in lowered.functions_items():
-        if not isinstance(function, tvm.tirx.PrimFunc):
-            continue
-        for buffer in function.params:
-            if not all(isinstance(extent, tvm.tirx.IntImm) for extent in buffer.shape):
-                raise ValueError(f"TVM makes kernel {symbol.name_hint!r} of it, {OPEN_SHAPES}")
+        buffers = function.params if isinstance(function, tvm.tirx.PrimFunc) else ()
+        extents = (extent for buffer in buffers for extent in buffer.shape)
+        if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
+            raise ValueError(f"TVM makes kernel {symbol.name_hint!r} of it, {OPEN_SHAPES}")
 
 
 def _relax_of(

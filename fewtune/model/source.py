@@ -115,7 +115,9 @@ def paddable_dimensions(
             for axis, dimension in enumerate(each.type.tensor_type.shape.dim)
             if dimension.dim_param == name
         }
-        sizes = [_size_of(function, inputs) for function in functions]
+        first, along = next(iter(inputs.items()))
+        given = [each for function in functions for each in function.inputs if each.name == first]
+        sizes = [each.shape[along] for each in given]
         outputs = {}
         for place, output in enumerate(functions[0].outputs):
             shapes = [function.outputs[place].shape for function in functions]
@@ -131,11 +133,6 @@ def paddable_dimensions(
                     )
         found.append(Paddable(name=name, value=value, inputs=inputs, outputs=outputs))
     return found
-
-
-def _size_of(function: ShapeFunction, inputs: Mapping[str, int]) -> int:
-    name, axis = next(iter(inputs.items()))
-    return next(each.shape[axis] for each in function.inputs if each.name == name)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from fewtune.util.asked import asked
 # onnxruntime does not support older operator sets (its documentation, "Compatibility").
 _OLDEST_OPSET = 7
 _GIGABYTE = 1e9
+_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 # Numbers of the inputs that decide shapes.
 _SHAPE_INPUTS: dict[str, Collection[int]] = {
     **dict.fromkeys(("ConstantOfShape", "Loop"), (0,)),
@@ -146,13 +147,11 @@ def _set_inputs(
         model.graph.initializer.append(numpy_helper.from_array(array, name))
 
 
-def refuse_beyond_memory(model: ModelProto, memory_bytes: int | None = None) -> None:
+def refuse_beyond_memory(model: ModelProto, memory_bytes: int = _MEMORY_BYTES) -> None:
     """Refuse a model with a tensor that takes more than half of the machine's memory.
 
     The node that computes a tensor reads another one, and onnxruntime runs beside TVM.
     """
-    if memory_bytes is None:
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     size, name, shape = max(
         ((_bytes_of(value), value.name, static_shape(value)) for value in values_of(model)),
         key=lambda found: found[0],
@@ -192,9 +191,9 @@ def _inline_constant_branches(model: ModelProto) -> ModelProto:
     for feeds in draws(model):
         with contextlib.suppress(InputError):
             theirs, ours = (session.run(feeds) for session in sessions)
-            for one, other in zip(theirs, ours, strict=True):
-                if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-                    return model
+            pairs = zip(theirs, ours, strict=True)
+            if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
+                return model
             is_same = True
     return settled if is_same else model
 

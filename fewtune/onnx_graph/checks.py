@@ -108,9 +108,8 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         reason = " ".join(str(error).split())
         # Exporters write operators in withdrawn forms, and converters leave functions at an older
         # operator set than the model's. onnxruntime runs both.
-        if any(known in reason for known in _ACCEPTED):
-            return model, locations
-        raise InputError(f"{path} fails the ONNX checker: {reason}") from None
+        if not any(known in reason for known in _ACCEPTED):
+            raise InputError(f"{path} fails the ONNX checker: {reason}") from None
     return model, locations
 
 

@@ -144,8 +144,7 @@ class _Lifter(Deferring):
         if not shape:
             return name
         # Beside four axes, a constant of fewer hinders the conversion of layouts.
-        whole = [1] * (_ROW - len(shape)) + shape
-        whole = _as_plane(whole)
+        whole = _as_plane([1] * (_ROW - len(shape)) + shape)
         return graph.reshape(name, whole) if value is None else graph.constant(value.reshape(whole))
 
     def _spread(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -111,12 +111,9 @@ class _Mover(Deferring):
         """Whether a reshaped value is only read by operators that take any shape, and reshapes."""
         readers = self.readers.get(name, [])
         shape = self.graph.shape(name)
-        return (
-            bool(readers)
-            and name not in self._outputs
-            and shape is not None
-            and all(self._takes_any_shape(node, shape) for node in readers)
-        )
+        if not readers or name in self._outputs or shape is None:
+            return False
+        return all(self._takes_any_shape(node, shape) for node in readers)
 
     def _takes_any_shape(self, node: NodeProto, shape: list[int]) -> bool:
         if node.op_type == "Reshape":

@@ -176,9 +176,8 @@ def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
 
 def _is_float(data: Any) -> bool:
     """Whether an input is an expression of floats whose rank is known."""
-    if not isinstance(data, relax.Expr) or not str(data.ty.dtype).startswith("float"):
-        return False
-    return bool(data.ty.ndim >= 0)
+    is_float = isinstance(data, relax.Expr) and str(data.ty.dtype).startswith("float")
+    return is_float and data.ty.ndim >= 0
 
 
 def integer_convolution(
@@ -192,8 +191,6 @@ def integer_convolution(
         padding=attributes.get("pads", 0),
         dilation=attributes.get("dilations", 1),
         groups=attributes.get("group", 1),
-        data_layout="NCHW",
-        kernel_layout="OIHW",
         out_dtype="int32",
     )
 

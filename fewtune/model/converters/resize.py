@@ -130,7 +130,6 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any], opset: int
     return relax.op.image.resize2d(
         data,
         relax.ShapeExpr(resized[2:]),
-        layout="NCHW",
         method=method.mode.replace("nearest", "nearest_neighbor"),
         coordinate_transformation_mode=method.coordinates,
         rounding_method=method.rounding,

@@ -42,10 +42,9 @@ def fuse(module: tvm.IRModule) -> tvm.IRModule:
 
 def _large(module: tvm.IRModule) -> set[str]:
     """Names of the kernels above the limit."""
-    kernels = {symbol.name_hint: each for symbol, each in module.functions_items()}
     return {
-        name
-        for name, each in kernels.items()
+        symbol.name_hint
+        for symbol, each in module.functions_items()
         if isinstance(each, tvm.tirx.PrimFunc) and _is_too_much(each)
     }
 

@@ -72,12 +72,13 @@ class _Kernels(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
-        made = None
-        if name in (_CONVOLUTION, _PRODUCT):
-            weights, (data, zero) = _weights_of(call), self._bytes_of(call.args[0])
-            if weights is not None and data is not None:
-                made_by = self._convolution if name == _CONVOLUTION else self._product
-                made = made_by(call, weights, data, zero)
+        if name not in (_CONVOLUTION, _PRODUCT):
+            return call
+        weights, (data, zero) = _weights_of(call), self._bytes_of(call.args[0])
+        if weights is None or data is None:
+            return call
+        made_by = self._convolution if name == _CONVOLUTION else self._product
+        made = made_by(call, weights, data, zero)
         return call if made is None else made
 
     def _convolution(
@@ -155,11 +156,10 @@ class _Kernels(relax.PyExprMutator):
 def _weights_of(call: relax.Call) -> np.ndarray | None:
     """The constant weights of a product of bytes; None of any other product."""
     data, weights = call.args
-    if not is_constant(weights) or str(call.ty.dtype) != _SUMS:
+    if not is_constant(weights) or str(weights.value.dtype) != _WEIGHTS:
         return None
-    if str(data.ty.dtype) not in (_DATA, _CENTERED) or str(weights.value.dtype) != _WEIGHTS:
-        return None
-    return array_of(weights)
+    is_whole = str(data.ty.dtype) in (_DATA, _CENTERED) and str(call.ty.dtype) == _SUMS
+    return array_of(weights) if is_whole else None
 
 
 class Window:

@@ -45,11 +45,10 @@ _VECTORIZED, _ONE_ROW = 0.4, 0.5
 _IN_CACHE = 0.25
 
 
-@dataclass(frozen=True)
-class Filters:
-    """A convolution, as padding its filters sees it.
+def filters_gain(filters: int, depth: int, points: int, given: int, lanes: int) -> bool:
+    """Whether padding the filters of a convolution to whole vectors is expected to pay.
 
-    Attributes
+    Parameters
     ----------
     filters : int
     depth : int
@@ -61,32 +60,17 @@ class Filters:
     lanes : int
         Elements of a vector register.
     """
-
-    filters: int
-    depth: int
-    points: int
-    given: int
-    lanes: int
-
-    @property
-    def padded(self) -> int:
-        """Filters with padding: whole vectors."""
-        return round_up(self.filters, self.lanes)
-
-    @property
-    def gains(self) -> bool:
-        """Whether padding is expected to pay."""
-        flops = 2 * self.points * self.depth * self.filters
-        # Weights count half, since they are prefetched during the arithmetic.
-        moved = self.given + self.depth * self.filters / 2 + self.points * self.filters
-        has_vectors = gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
-        speed = _PART_VECTOR if has_vectors else _NO_VECTOR
-        # With padding, the result is written and read once more.
-        more = self.points * (self.padded + self.filters)
-        flops_padded = 2 * self.points * self.depth * self.padded
-        after = cost_bytes(flops_padded, FLOAT32_BYTES * (moved + more), calls=2)
-        before = cost_bytes(flops / speed, FLOAT32_BYTES * moved)
-        return self.padded > self.filters and after < _LEAST_GAIN * before
+    padded = round_up(filters, lanes)
+    flops = 2 * points * depth * filters
+    # Weights count half, since they are prefetched during the arithmetic.
+    moved = given + depth * filters / 2 + points * filters
+    has_vectors = gcd(filters, lanes) * _SHORTEST_PART >= lanes
+    speed = _PART_VECTOR if has_vectors else _NO_VECTOR
+    # With padding, the result is written and read once more.
+    more = points * (padded + filters)
+    after = cost_bytes(2 * points * depth * padded, FLOAT32_BYTES * (moved + more), calls=2)
+    before = cost_bytes(flops / speed, FLOAT32_BYTES * moved)
+    return padded > filters and after < _LEAST_GAIN * before
 
 
 @dataclass(frozen=True)
@@ -187,8 +171,10 @@ def padded_filters(
         return None
     *kernel, filters = weights
     points, given = prod(extents_of(call)[:-1]), prod(extents_of(call.args[0]))
-    found = Filters(filters, prod(kernel), points, given, traits.lanes(FLOAT))
-    return [call.args[0], _wider(call.args[1], found.padded)] if found.gains else None
+    lanes = traits.lanes(FLOAT)
+    if not filters_gain(filters, prod(kernel), points, given, lanes):
+        return None
+    return [call.args[0], _wider(call.args[1], round_up(filters, lanes))]
 
 
 def padded_product(

@@ -374,10 +374,7 @@ class GraphBuilder:
         parts = list(parts)
         while len(parts) > _JOINED_AT_ONCE:
             groups = [parts[i : i + _JOINED_AT_ONCE] for i in range(0, len(parts), _JOINED_AT_ONCE)]
-            parts = [
-                self.op("Concat", group, axis=axis) if len(group) > 1 else group[0]
-                for group in groups
-            ]
+            parts = [self.concat(group, axis) for group in groups]
         if len(parts) == 1:
             return self.op("Identity", parts, output) if output is not None else parts[0]
         return self.op("Concat", parts, output, axis=axis)

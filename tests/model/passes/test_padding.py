@@ -10,7 +10,7 @@ from onnx import ModelProto
 from fewtune.model.import_model import read_lowered
 from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
-from fewtune.model.passes.padding import Filters, Product
+from fewtune.model.passes.padding import Product, filters_gain
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
@@ -46,7 +46,7 @@ WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
     ],
 )
 def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filters, lanes, gains):
-    assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
+    assert filters_gain(filters, channels, size**2, size**2 * channels, lanes) is gains
 
 
 @pytest.mark.slow
