@@ -388,7 +388,6 @@ class Selection(ResultArtifact):
     alone: list[str] = []
     # Tasks that only get a default schedule.
     set_aside: list[str]
-    set_aside_rule: str
     # Tasks in no cluster, since the bank has schedules for them, with their donors there, the most
     # similar first.
     banked: dict[str, list[BankDonor]] = {}
@@ -498,8 +497,6 @@ ShareStatus = Literal["shared", "searched", "default", "known", "predicted"]
 class SharedTask(_Timed):
     """How one task that was not tuned itself got its schedule."""
 
-    # Most similar first.
-    donors: list[str]
     # Whose schedule won, if shared or known.
     donor: str | None
     status: ShareStatus
@@ -518,10 +515,10 @@ class TuningStep(_Phases):
 
     name: str
     # Tasks that it measured candidates of, or took over.
-    tasks: int
-    trials: int
+    tasks: int = 0
+    trials: int = 0
     # Wall-clock seconds; what the phases leave is waiting.
-    spent_s: float
+    spent_s: float = 0.0
     # Sum of weight times what each task gained; null where nothing came before.
     gained_ms: float | None = None
 
@@ -531,10 +528,6 @@ class Prediction(Part):
 
     # CPU that it was trained on; null: there is none.
     predictor: str | None
-    # Points that were rated, over all tasks.
-    points: int
-    # Trials of models that were tuned before on this machine: they corrected the predictor.
-    learnt: int = 0
     # Why the schedules may be worth less than usual.
     warning: str = ""
 
@@ -546,8 +539,6 @@ class PredictedTask(Part):
     status: Literal["predicted", "known", "default"]
     # How much of its time another schedule may save, as far as the predictor can tell.
     spread: float
-    # Points rated.
-    points: int = 0
     # The bank's log that knows the task, and the time there.
     origin: str | None = None
     known_ms: float | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from fewtune.artifacts import Selection, TuneReport
-from fewtune.measure.device import device_of
 from fewtune.model_check.report import at_most_full
 from fewtune.sharing.share import share_schedules
 from fewtune.stages.command import Stage, main
@@ -28,7 +27,6 @@ def run(stage: Stage) -> None:
             *kept,
             bank_directory=places.bank(stage.strategy),
             model_directory=places.tasks(stage.model),
-            run=device_of(stage.fingerprint).runner,
         )
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no task"

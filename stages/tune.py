@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Selection, failures_by_cause
-from fewtune.measure.device import device_of
 from fewtune.stages.command import Stage, main
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
@@ -16,8 +15,7 @@ def run(stage: Stage) -> None:
     output = stage.places.tuned(*stage.of)
     tasks = read_tasks(stage.places.tasks(stage.model))
     with stage.journalled(output, measures=not options.predicts(selection.method)) as kept:
-        run = device_of(fingerprint).runner
-        report = tune(tasks, selection, fingerprint, options, *kept, run=run)
+        report = tune(tasks, selection, fingerprint, options, *kept)
     if report.stopped_by in ("predicted", "nothing_to_tune"):
         stage.say("nothing to search, schedules are predicted")
         return

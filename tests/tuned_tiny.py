@@ -21,7 +21,6 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import build_bank
 from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure.device import device_of
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import imported_model, read_lowered
 from fewtune.model.source import add_model
@@ -128,7 +127,6 @@ def selection() -> Selection:
         ],
         worth=[names["b"]],
         set_aside=sorted({t.info.name for t in tasks()} - {names[k] for k in "abc"}),
-        set_aside_rule="made by hand",
     )
 
 
@@ -151,8 +149,7 @@ def job_of(
 def _here(job: SessionJob) -> list[dict[str, Any]]:
     """Stand in for `job.supervise`, without the seconds that a child takes."""
     with job.opened() as journal:
-        device = device_of(job.fingerprint)
-        job.measure(Workplace(job.unpacked(), journal, Progress(), pool(), device))
+        job.measure(Workplace(journal, Progress(), pool()))
     with job.opened() as journal:
         return journal.events
 
@@ -198,7 +195,7 @@ def share(
     directory: Path,
     journals: Path,
     options: ShareOptions,
-    model: Path | None = None,
+    model: Path,
     **changed: Any,
 ) -> ShareReport:
     """Share what was predicted and tuned, in this process, into a new folder."""
@@ -212,6 +209,7 @@ def share(
         "options": options,
         "journal_directory": journals,
         "directory": directory,
+        "bank_directory": Path(),
         "model_directory": model,
     }
     with in_this_process():

@@ -308,10 +308,7 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
     said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
     said.append(shared.note)
     if shared.prediction is not None:
-        said.append(
-            f"schedules are predicted, not measured: {shared.prediction.points} points were rated"
-        )
-        said.append(shared.prediction.warning)
+        said += ["schedules are predicted, not measured", shared.prediction.warning]
     if compiled.exceptions_text:
         said.append(f"compiled with exceptions: {compiled.exceptions_text}")
     if compiled.in_place:

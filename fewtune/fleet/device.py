@@ -250,8 +250,7 @@ def parts_of(job: SessionJob, count: int) -> list[Part]:
         return [Part(job)]
 
     def serves(task: tuple[TaskInfo, str]) -> float:
-        start = job.starts.get(task[0].name, Start())
-        return task[0].share if start.serves is None else start.serves
+        return job.starts.get(task[0].name, Start()).serves
 
     heaviest = sorted(job.tasks, key=serves, reverse=True)
     dealt = [heaviest[place::count] for place in range(min(count, len(heaviest)))]
@@ -396,7 +395,7 @@ class FleetRun:
         if self._state is not None:
             first, most = part.job.tasks[0][0].name, self._job.total_trials or 0
             budget_s = self._job.options.budget_s
-            self._progress.show(self._state.snapshot(first, "tune", most, budget_s, {}))
+            self._progress.show(self._state.snapshot(first, "tune", most, budget_s))
 
 
 def tasks_of(event: dict[str, Any]) -> set[str]:

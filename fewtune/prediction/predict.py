@@ -171,10 +171,9 @@ class Choosing:
         if self._predictor is None and options.predictor == AUTO:
             # No predictor is for such vectors and threads: the analytic model is better than none.
             self._predictor = predictor_for(PREDEFINED, self._target)
-        own = [task.info.workload for task in tasks] if options.predictor == AUTO else []
-        trials = learnt.teach(self._predictor, fingerprint, own) if own else 0
-        prediction = prediction_of(self._predictor, self._target)
-        self.prediction = prediction.model_copy(update={"learnt": trials})
+        if options.predictor == AUTO:
+            learnt.teach(self._predictor, fingerprint, (task.info.workload for task in tasks))
+        self.prediction = prediction_of(self._predictor, self._target)
         # Each of several processes runs kernels on one core.
         set_threads(1)
         self._maker = None
@@ -232,29 +231,25 @@ class Choosing:
             guide = Guide.of(space, prior, self._predictor, is_cold=self._is_cold)
         points = most_promising(space, prior, guide, count, random)
         spread = spread_of(self._predictor, self._target) if guide is not None else UNKNOWN
-        fault = "" if points else "no rule draws schedules for it"
+        fault = "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
-            made = space.make(point, seed=place + 1)
-            fault = "no schedule applies"
-            if made.schedule is None:
-                continue
-            fault = self._fault(task, made.schedule)
-            if not fault:
-                self._predicted[task.info.name] = Donation.of(made.schedule.trace)
+            schedule = space.make(point, seed=place + 1).schedule
+            fault = self._fault(task, schedule) if schedule else "no schedule applies"
+            if schedule and not fault:
+                self._predicted[task.info.name] = Donation.of(schedule.trace)
                 line = _line(
                     task,
                     "predicted",
                     spread=spread,
-                    points=len(points),
                     promising=[
                         (each.program, list(each.decisions))
                         for each in in_turn(prior, points[place + 1 :], point)[:_KEPT]
                     ],
                     note="" if guide is not None else BY_RULE,
                 )
-                trial = Trial(trace_key(made.schedule.trace), [UNMEASURED_S], None)
+                trial = Trial(trace_key(schedule.trace), [UNMEASURED_S], None)
                 return Chosen(line, trial)
-        return default_of(task, fault, len(points))
+        return default_of(task, fault)
 
     def _fault(self, task: Task, schedule: tvm.s_tir.Schedule) -> str:
         """What is wrong with a schedule's outputs; empty where it cannot run here."""
@@ -288,9 +283,9 @@ def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:
     }
 
 
-def default_of(task: Task, note: str, points: int = 0) -> Chosen:
+def default_of(task: Task, note: str) -> Chosen:
     """A task that keeps its default schedule, and why."""
-    return Chosen(_line(task, "default", spread=UNKNOWN, points=points, note=note), None)
+    return Chosen(_line(task, "default", spread=UNKNOWN, note=note), None)
 
 
 def _line(task: Task, status: str, **more: Any) -> PredictedTask:

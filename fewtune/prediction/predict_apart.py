@@ -21,7 +21,6 @@ from fewtune.prediction.predict import (
     default_of,
     points_by_task,
 )
-from fewtune.prediction.worth import with_tasks
 from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores
@@ -121,7 +120,7 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
         model=job.model,
         strategy=job.strategy,
         tasks=lines,
-        prediction=with_tasks(found[0][1], lines),
+        prediction=found[0][1],
         predicting_s=round(time.perf_counter() - began_s, 3),
     )
     report.write(job.directory)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from fewtune.artifacts import PredictedTask, Prediction
+from fewtune.artifacts import Prediction
 from fewtune.predictor import PREDEFINED
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, extrapolated, is_trained_on
@@ -29,13 +27,12 @@ def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Pre
     if predictor is None:
         return Prediction(
             predictor=None,
-            points=0,
             warning="no predictor is for this target's vectors and threads: schedules are chosen "
             "by rule, which is worth little; tune the model (strategy `selective`), or train a "
             "predictor (`fewtune predictor train`)",
         )
     if isinstance(predictor.pretrained, Predefined):
-        return Prediction(predictor=PREDEFINED, points=0, warning=_ANALYTIC)
+        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC)
     conditions = predictor.pretrained.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
     warnings = [extrapolated(predictor.pretrained, target)]
@@ -45,7 +42,7 @@ def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Pre
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
             f"times the best trial, on its own {_OWN}"
         )
-    return Prediction(predictor=trained_on, points=0, warning="; ".join(filter(None, warnings)))
+    return Prediction(predictor=trained_on, warning="; ".join(filter(None, warnings)))
 
 
 def spread_of(predictor: Predictor | None, target: tvm.target.Target) -> float:
@@ -53,20 +50,3 @@ def spread_of(predictor: Predictor | None, target: tvm.target.Target) -> float:
     if predictor is None or isinstance(predictor.pretrained, Predefined):
         return UNKNOWN
     return _OWN_SPREAD if is_trained_on(predictor.pretrained, target) else _FOREIGN_SPREAD
-
-
-def with_tasks(prediction: Prediction, lines: Sequence[PredictedTask]) -> Prediction:
-    """The same with the points that were rated; it warns of tasks that no predictor can rate."""
-    by_rule = sum(line.note == BY_RULE for line in lines)
-    warnings = [prediction.warning]
-    if by_rule and prediction.predictor not in (None, PREDEFINED):
-        warnings.append(
-            f"{by_rule} of {len(lines)} tasks are of a kind that no predictor knows, such as "
-            "products of doubles: rules chose their schedules, which is worth less"
-        )
-    return prediction.model_copy(
-        update={
-            "points": sum(line.points for line in lines),
-            "warning": "; ".join(filter(None, warnings)),
-        }
-    )

@@ -37,7 +37,6 @@ class Snapshot:
     trials_total: int
     elapsed_s: float
     detail: str = ""
-    task_trials: int = 0
     default_ms: float | None = None
     best_ms: float | None = None
     estimated_latency_ms: float | None = None

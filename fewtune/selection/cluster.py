@@ -57,20 +57,6 @@ def cliques(matrix: np.ndarray, min_similarity: float, names: Sequence[str]) -> 
     return groups
 
 
-def representative(
-    group: Sequence[int], matrix: np.ndarray, shares: Sequence[float], names: Sequence[str]
-) -> int:
-    """The task most similar to the rest of its group.
-
-    Ties go to the task with the larger share of the model's time, then to the name that sorts
-    first.
-    """
-    return min(
-        group,
-        key=lambda index: (-similarity_sum(index, group, matrix), -shares[index], names[index]),
-    )
-
-
 def similarity_sum(index: int, group: Sequence[int], matrix: np.ndarray) -> float:
     """Sum of a task's similarities to the other members of its group."""
     return round(sum(float(matrix[index, other]) for other in group if other != index), _DIGITS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -15,9 +14,8 @@ from fewtune.util.files import write_bytes, write_text
 
 CSV = "similarity.csv"
 PNG = "similarity.png"
-# Names and figures in the cells are legible up to about these many tasks.
+# Names are legible up to about these many tasks.
 _MOST_NAMED = 80
-_MOST_FIGURES = 24
 
 
 def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: Path) -> None:
@@ -64,12 +62,6 @@ def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:
     labels = [f"* {name}" if name in chosen else name for name in names]
     axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6, parse_math=False)
     axes.set_yticks(range(len(labels)), labels, fontsize=6, parse_math=False)
-    if count <= _MOST_FIGURES:
-        for (row, column), value in np.ndenumerate(matrix.values):
-            color = "black" if value > 0.6 else "white"
-            axes.text(
-                column, row, f"{value:.2f}", ha="center", va="center", fontsize=5, color=color
-            )
     start = 0
     for cluster in selection.clusters:
         size = len(cluster.members)

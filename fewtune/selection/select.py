@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection
 from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
-from fewtune.selection.cluster import cliques, representative
+from fewtune.selection.cluster import cliques, similarity_sum
 from fewtune.similarity.similarity import (
     DesignSpace,
     SimilarityMatrix,
@@ -97,7 +97,6 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
         known=[line.task for line in lines if line.spread < UNKNOWN],
         alone=alone,
         set_aside=[t.info.name for t in tasks if t.info.name not in {*used, *twins}],
-        set_aside_rule=_rule(spaces, options),
         banked=banked,
         twins=twins,
     )
@@ -120,7 +119,8 @@ def _clusters(
         groups = cliques(values, options.min_similarity, names)
     found = []
     for group in groups:
-        leader = representative(group, values, shares, names)
+        # Most similar to the rest of its group; ties go to the larger share, then by name.
+        leader = min(group, key=lambda i: (-similarity_sum(i, group, values), -shares[i], names[i]))
         cluster = Cluster(
             representative=names[leader],
             members=[names[index] for index in group],
@@ -154,13 +154,3 @@ def _banked(
                 for entry, rate in near
             ]
     return banked
-
-
-def _rule(spaces: Mapping[str, DesignSpace], options: SelectOptions) -> str:
-    """One sentence that says which tasks are set aside, and why."""
-    faults = "; ".join(f"{name}: {space.fault}" for name, space in spaces.items() if space.fault)
-    return (
-        "Set aside are tasks of operators that are not searched, those below "
-        f"{options.min_share:.2%} of the model's estimated time, and those without a design space"
-        + (f" ({faults})" if faults else "")
-    )

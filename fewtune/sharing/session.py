@@ -24,7 +24,7 @@ from fewtune.tuning.job import SessionJob, Workplace
 from fewtune.tuning.judges import Entry, InModel
 from fewtune.tuning.promise import promises
 from fewtune.tuning.session import Session
-from fewtune.tuning.state import ALONE, IN_MODEL, OTHER_SHAPES, TaskState
+from fewtune.tuning.state import TaskState
 
 # Contenders of a round: more would wait long for the first gain. A round itself takes a second, so
 # its tasks together have to promise this part of the model's time.
@@ -45,7 +45,7 @@ class ShareJob(SessionJob):
         Tuned schedules of a task that take turns in the model at first.
     proposes : bool
         Whether schedules are tried that nobody measured; not in full tuning.
-    model : Path, optional
+    model : Path
         The tasks' folder, with the model's skeleton, to measure in the model.
     twins : list of str
         Tasks of other shapes of the model: in the end they take what their donors came to.
@@ -53,7 +53,7 @@ class ShareJob(SessionJob):
 
     finals: int
     proposes: bool = True
-    model: Path | None = None
+    model: Path
     twins: list[str] = []
 
     def measure(self, place: Workplace) -> object:
@@ -77,13 +77,10 @@ class Sharing(Session):
         self._job = job
         self._in_model: InModel | None = None
         # A model that runs on this processor is needed, and kernels that can be linked.
-        can_run = job.finals > 1 and place.device.can.shared_cores
-        if can_run and job.model is not None and KernelStore.of(self.target) is not None:
-            if (job.model / Skeleton.file_name).is_file():
-                skeleton, threads = Skeleton.read(job.model), job.fingerprint.threads
-                self._in_model = InModel(skeleton, read_tasks(job.model), self.measurer, threads)
-            else:
-                place.progress.say(f"not measured in the model: {job.model} has no skeleton")
+        can_run = job.finals > 1 and self.device.can.shared_cores
+        if can_run and KernelStore.of(self.target) is not None:
+            skeleton, threads = Skeleton.read(job.model), job.fingerprint.threads
+            self._in_model = InModel(skeleton, read_tasks(job.model), self.measurer, threads)
 
     def rounds(self) -> StoppedBy:
         """Let cost model and predictor learn from the tuned tasks' trials; hold rounds."""
@@ -136,13 +133,13 @@ class Sharing(Session):
         """Measure in the model, or alone where that cannot be done or fails."""
         if self._in_model is not None and not self.state.note:
             try:
-                self.hold(entries, IN_MODEL, self._in_model)
+                self.hold(entries, self._in_model)
                 return
             except (WorkerLostError, RequestFailedError) as fault:
                 note = f"not measured in the model: {str(fault).splitlines()[-1]}"
                 self.progress.say(note)
                 self.note({"kind": "no_model", "note": note})
-        self.hold([each for each in entries if len(each.keys) > 1], ALONE)
+        self.hold([each for each in entries if len(each.keys) > 1])
 
     def conclude(self) -> None:
         """Serve the other shapes of the model where the largest has something better now."""
@@ -158,4 +155,4 @@ class Sharing(Session):
                 entries.append(self.entered(twin, self.options.batch_size))
         contested = [each for each in entries if each.donors]
         if contested:
-            self.hold(contested, OTHER_SHAPES)
+            self.hold(contested)

@@ -21,7 +21,6 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.bank.bank import Bank
-from fewtune.errors import InputError
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
@@ -32,8 +31,8 @@ from fewtune.sharing.session import ShareJob
 from fewtune.storage.database import best_trials, log_info, read_database, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.trial.trial import Trial
-from fewtune.tuning.job import Runner, measured, packed
+from fewtune.trial.trial import Trial, trace_key
+from fewtune.tuning.job import measured, packed
 from fewtune.tuning.result import write_result
 from fewtune.tuning.state import RunState, Start, TaskState
 
@@ -50,9 +49,8 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     options: ShareOptions,
     journal_directory: Path,
     directory: Path,
-    bank_directory: Path | None = None,
-    model_directory: Path | None = None,
-    run: Runner | None = None,
+    bank_directory: Path,
+    model_directory: Path,
 ) -> ShareReport:
     """Give every task the fastest schedule that is found; write the log of all.
 
@@ -70,12 +68,10 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         Scratch that outlives a kill.
     directory : Path
         Gets ``share.json``, ``curve.json`` and TVM's two database files.
-    bank_directory : Path, optional
-        Folder of a bank; needed if the selection takes schedules from it.
-    model_directory : Path, optional
+    bank_directory : Path
+        Folder of a bank.
+    model_directory : Path
         The tasks' folder, with the model's skeleton, to measure in the model.
-    run : callable, optional
-        Runs the work; `fewtune.tuning.job.supervise` unless given.
 
     Raises
     ------
@@ -89,18 +85,11 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     database = read_database(tune_directory)
     # Full tuning starts from nothing.
     lines = {} if selection.method == "all" else {line.task: line for line in predicted.tasks}
-    starts = _starts(
-        tasks,
-        lines,
-        read_database(predict_directory),
-        {line.task: line.status == "crashed" for line in tuned.tasks},
-        database,
-    )
     donors = _donors(selection, bank_directory, fingerprint)
     # Where nothing is measured, tasks that were set aside keep what was predicted, too.
     named = sorted({*donors, *(lines if tuned.is_predicted else ())})
-    starts = {name: replace(starts[name], donors=donors.get(name, {})) for name in named}
     contesting = [by_name[name] for name in named]
+    starts = _starts(contesting, donors, lines, read_database(predict_directory), tuned, database)
     job = ShareJob(
         tasks=packed([] if tuned.is_predicted else contesting),
         fingerprint=fingerprint,
@@ -113,7 +102,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         cold_weights=device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks),
         twins=sorted(selection.twins),
     )
-    state = measured(job, contesting, run)
+    state = measured(job, contesting)
     # What no round has measured, here or while tuning, is still as it was predicted.
     is_predicted = bool(lines) and not any(
         each.gains or each.start.trials for each in state.tasks.values()
@@ -134,7 +123,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         note=state.note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
-        stopped_by="predicted" if tuned.is_predicted else state.stopped_by or "nothing_to_tune",
+        stopped_by="predicted" if tuned.is_predicted else state.stopped_by,
         prediction=predicted.prediction if tuned.is_predicted else None,
     )
     report.write(directory)
@@ -154,7 +143,7 @@ def _tune_options(options: ShareOptions, tuned: TuneReport) -> TuneOptions:
 
 
 def _donors(
-    selection: Selection, bank_directory: Path | None, fingerprint: Fingerprint
+    selection: Selection, bank_directory: Path, fingerprint: Fingerprint
 ) -> dict[str, dict[str, list[Donation]]]:
     """Every task that takes part, with its donors; what those of a bank give."""
     found: dict[str, dict[str, list[Donation]]] = {
@@ -162,9 +151,7 @@ def _donors(
     }
     for name, donor in (selection.dependents | selection.twins).items():
         found[name] = {donor: []}
-    if selection.banked and bank_directory is None:
-        raise InputError("the selection takes schedules from a bank, and none is given")
-    if bank_directory is not None:
+    if selection.banked:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
         for name, donors in selection.banked.items():
@@ -174,32 +161,34 @@ def _donors(
 
 def _starts(
     tasks: list[Task],
+    donors: Mapping[str, dict[str, list[Donation]]],
     predicted: Mapping[str, PredictedTask],
     predicted_log: ms.database.Database,
-    has_crashed: Mapping[str, bool],
+    tuned: TuneReport,
     tuned_log: ms.database.Database,
 ) -> dict[str, Start]:
     """What was predicted, and what was measured, of each task."""
     found = {}
+    crashed = {line.task for line in tuned.tasks if line.status == "crashed"}
     for task in tasks:
-        name, start = task.info.name, Start(spread=0.0)
+        name = task.info.name
+        start = Start(spread=0.0, donors=donors.get(name, {}), serves=task.info.share)
         if (line := predicted.get(name)) is not None:
-            records = best_trials(predicted_log, task.mod, 1) if line.status != "default" else []
+            records = best_trials(predicted_log, task.mod, 1)
             trial = next(map(Trial.from_record, records), None)
             points = [point_from_json(each) for each in line.promising]
-            start = Start(trial, line.spread, points)
-        # The record of a default schedule has no sampling decisions.
-        records = best_trials(tuned_log, task.mod, 1_000_000) if name in has_crashed else []
+            start = replace(start, trial=trial, spread=line.spread, promising=points)
+        records = best_trials(tuned_log, task.mod, 1_000_000)
         trials = [Trial.from_record(each) for each in records]
-        is_default = [not sampling(each.trace) for each in records]
-        default = [trial.key for trial, it_is in zip(trials, is_default, strict=True) if it_is]
-        if len(trials) > len(default):
+        # The record of a default schedule has no sampling decisions.
+        defaults = [trace_key(each.trace) for each in records if not sampling(each.trace)]
+        if len(trials) > len(defaults):
             start = replace(
                 start,
                 spread=min(start.spread, _SEARCHED),
                 trials=trials,
-                default_key=next(iter(default), None),
-                finished="crashed while it was tuned" if has_crashed[name] else "",
+                default_key=next(iter(defaults), None),
+                finished="crashed while it was tuned" if name in crashed else "",
             )
         found[name] = start
     return found
@@ -235,20 +224,11 @@ def task_line(known: TaskState, predicted: PredictedTask | None = None) -> Share
         status = "default"
     elif best.key in known.donors:
         status = "searched" if donor is None else "shared"
-    line = known.report()
-    best_ms, note = line.best_ms, line.note
+    figures = known.report().model_dump()
     if predicted is not None and not known.gains and not known.crashed:
-        best_ms = best_ms if predicted.known_ms is None else predicted.known_ms
-        status, note = predicted.status, predicted.note
+        status = predicted.status
         donor = predicted.origin if status == "known" else None
-    return SharedTask(
-        task=known.name,
-        donors=[*known.start.donors],
-        donor=donor,
-        status=status,
-        trials=line.trials,
-        default_ms=line.default_ms,
-        best_ms=best_ms,
-        failures=line.failures,
-        note=note,
-    )
+        figures["note"] = predicted.note
+        if predicted.known_ms is not None:
+            figures["best_ms"] = predicted.known_ms
+    return SharedTask(**figures | {"status": status, "donor": donor})

@@ -253,7 +253,6 @@ def _tune(run: Run, scratch: Path) -> None:
             options,
             run.journals / "tune",
             scratch,
-            run=device_of(run.fingerprint).runner,
         )
 
 
@@ -273,7 +272,6 @@ def _share(run: Run, scratch: Path) -> None:
             scratch,
             bank_directory=run.place("build_bank"),
             model_directory=tasks,
-            run=device_of(run.fingerprint).runner,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from itertools import permutations
+from itertools import permutations, starmap
 from typing import NamedTuple
 
 
@@ -44,15 +44,14 @@ class Final(NamedTuple):
             if all(times_s[place] <= times_s[0] for times_s in medians_s)
         ]
         chosen = min(able, key=totals_s.__getitem__)
-        gains_s = [_gain(one_s, other_s) for one_s, other_s in permutations(medians_s, 2)]
-        return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
+        # One process alone chooses and judges.
+        pairs = [*permutations(medians_s, 2)] or [(medians_s[0], medians_s[0])]
+        return Final(keys, medians_s, chosen, statistics.mean(starmap(_gain, pairs)))
 
     @property
     def gain(self) -> float:
         """The part of the first contender's time that is gained, by whoever did not choose."""
-        if len(self.medians_s) > 1:
-            return max(0.0, self.gain_s / self.time_s(0))
-        return 1 - self.time_s(self.chosen) / self.time_s(0)
+        return max(0.0, self.gain_s / self.time_s(0))
 
     def time_s(self, place: int) -> float:
         """Seconds of all calls of a contender in one run: the mean of the processes' medians."""

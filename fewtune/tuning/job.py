@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import ConfigDict, SkipValidation
 
 from fewtune.artifacts import Fingerprint, TaskInfo, text_sha256
 from fewtune.errors import JournalError, Terminated
-from fewtune.measure.device import Device, device_of
+from fewtune.measure.device import device_of
 from fewtune.options import TuneOptions
 from fewtune.predictor import chosen_digest
 from fewtune.process.apart import Child, CrashedError, Job, JobFailedError
@@ -35,18 +34,16 @@ from fewtune.tuning.state import RunState, Start, crash_text
 from fewtune.workers.pool import WorkerPool
 
 # A resumed run may have another budget. All other options must be equal.
-_BUDGET = {"trials_per_task", "budget_s", "least_gain", "start_from"}
+BUDGET = {"trials_per_task", "budget_s", "least_gain", "start_from"}
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a session works with: its tasks and journal, and the processes that measure."""
+    """What a session works with: its journal, and the processes that measure."""
 
-    tasks: list[Task]
     journal: Journal
     progress: Progress
     pool: WorkerPool
-    device: Device
 
 
 class SessionJob(Job):
@@ -90,20 +87,16 @@ class SessionJob(Job):
             "workloads": {info.name: info.workload for info, _ in self.tasks},
             "measuring": MEASURING,
             "cold_weights": self.cold_weights,
-            "options": self.options.model_dump(mode="json", exclude=_BUDGET),
+            "options": self.options.model_dump(mode="json", exclude=BUDGET),
             "predictor": chosen_digest(self.options.predictor),
             "starts": text_sha256(repr(sorted(self.starts.items())))[:16],
         }
 
-    @property
-    def journal(self) -> Path:
-        """The journal of this work: other work has another file."""
-        digest = text_sha256(json.dumps(self.header, sort_keys=True))[:16]
-        return self.journals / f"{digest}.jsonl"
-
     def opened(self) -> closing[Journal]:
-        """The journal, which is closed when the block ends."""
-        return closing(Journal(self.journal, self.header))
+        """The journal, which is closed when the block ends; other work has another file."""
+        header = self.header
+        digest = text_sha256(json.dumps(header, sort_keys=True))[:16]
+        return closing(Journal(self.journals / f"{digest}.jsonl", header))
 
     def run(self) -> None:
         """Hold the session in this process, with its journal in a file."""
@@ -112,9 +105,8 @@ class SessionJob(Job):
 
     def hold(self, journal: Journal, progress: Progress) -> None:
         """Hold the session."""
-        device = device_of(self.fingerprint)
-        with device.open() as pool:
-            self.measure(Workplace(self.unpacked(), journal, progress, pool, device))
+        with device_of(self.fingerprint).open() as pool:
+            self.measure(Workplace(journal, progress, pool))
 
     def unpacked(self) -> list[Task]:
         """The tasks."""
@@ -135,11 +127,7 @@ def packed(tasks: list[Task]) -> list[tuple[TaskInfo, str]]:
     return [(task.info, tvm.ir.save_json(task.mod)) for task in tasks]
 
 
-# Runs a session's job and returns the events of its journal.
-Runner = Callable[[SessionJob], list[dict[str, Any]]]
-
-
-def measured(job: SessionJob, tasks: list[Task], run: Runner | None = None) -> RunState:
+def measured(job: SessionJob, tasks: list[Task]) -> RunState:
     """Have a session measure its tasks, and return what came of it.
 
     The journal stays: the caller removes it once the result is written.
@@ -149,15 +137,14 @@ def measured(job: SessionJob, tasks: list[Task], run: Runner | None = None) -> R
     job : SessionJob
     tasks : list of Task
         Of the job.
-    run : callable, optional
-        What carries the work out; `supervise` unless given.
 
     Raises
     ------
     FewtuneError
         What stopped the measuring, in one line.
     """
-    return RunState(tasks, job.starts, (run or supervise)(job) if job.tasks else ())
+    run = device_of(job.fingerprint).runner or supervise
+    return RunState(tasks, job.starts, run(job) if job.tasks else ())
 
 
 def supervise(job: SessionJob) -> list[dict[str, Any]]:
@@ -192,15 +179,13 @@ def _is_done(job: SessionJob) -> bool:
         with Child(job) as child:
             child.result()
             return True
-    except (CrashedError, JobFailedError) as fault:
-        if isinstance(fault, JobFailedError):
-            ended_by = fault.line
-        else:
-            ended_by = signal.Signals(-fault.code).name
-        task = lay_crash(job, ended_by)
-        if not task and isinstance(fault, JobFailedError):
+    except JobFailedError as failed:
+        ended_by = failed.line
+        if not (task := lay_crash(job, ended_by)):
             raise
-        if not task:
+    except CrashedError as crash:
+        ended_by = signal.Signals(-crash.code).name
+        if not (task := lay_crash(job, ended_by)):
             raise JournalError(
                 f"tuning died ({ended_by}) outside of any task; run again with "
                 "FEWTUNE_WORKER_STDERR=1 to see what TVM says"

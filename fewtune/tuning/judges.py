@@ -88,44 +88,32 @@ class Entry(NamedTuple):
         return (next(made, None) or replay(task.mod, Trial(key, None, None), target)).mod
 
 
-class Alone:
-    """Measures each task's contenders alone, on any device.
-
-    Parameters
-    ----------
-    measurer : Measurer
-    target : Target
-    """
-
-    def __init__(self, measurer: Measurer, target: tvm.target.Target) -> None:
-        self._measurer, self._target = measurer, target
-
-    def judged(self, entries: list[Entry]) -> Judged:
-        """Measure the contenders of some tasks; those of a task are built together."""
-        every = [(each, key) for each in entries for key in each.keys if key != DEFAULT]
-        measured = self._measurer.measure(
-            [entry.module(key, self._target) for entry, key in every],
-            [module_specs(entry.state.task.mod) for entry, _ in every],
-            # What a task has is first, and the bar: an earlier time may be of another pace, and who
-            # is slower than the bar is not checked.
-            [None] * len(every),
-            races=[entry.name for entry, _ in every],
-            checks=[
-                entry.state.check._replace(is_default=key == entry.state.default_key)
-                for entry, key in every
-            ],
-        )
-        outcomes = dict(zip(((entry.name, key) for entry, key in every), measured, strict=True))
-        finals = {}
-        for entry in entries:
-            samples = {
-                key: [entry.state.weight * run_s for run_s in outcome.run_s]
-                for (name, key), outcome in outcomes.items()
-                if name == entry.name and outcome.run_s
-            }
-            if samples:
-                finals[entry.name] = Final.of([*samples], [[*samples.values()]])
-        return Judged(finals, outcomes)
+def alone(entries: list[Entry], measurer: Measurer, target: tvm.target.Target) -> Judged:
+    """Measure each task's contenders alone, on any device; those of a task are built together."""
+    every = [(each, key) for each in entries for key in each.keys if key != DEFAULT]
+    measured = measurer.measure(
+        [entry.module(key, target) for entry, key in every],
+        [module_specs(entry.state.task.mod) for entry, _ in every],
+        # What a task has is first, and the bar: an earlier time may be of another pace, and who
+        # is slower than the bar is not checked.
+        [None] * len(every),
+        races=[entry.name for entry, _ in every],
+        checks=[
+            entry.state.check._replace(is_default=key == entry.state.default_key)
+            for entry, key in every
+        ],
+    )
+    outcomes = {(e.name, key): outcome for (e, key), outcome in zip(every, measured, strict=True)}
+    finals = {}
+    for entry in entries:
+        samples = {
+            key: [entry.state.weight * run_s for run_s in outcome.run_s]
+            for (name, key), outcome in outcomes.items()
+            if name == entry.name and outcome.run_s
+        }
+        if samples:
+            finals[entry.name] = Final.of([*samples], [[*samples.values()]])
+    return Judged(finals, outcomes)
 
 
 class InModel:

@@ -29,16 +29,16 @@ def promises(states: Sequence[TaskState]) -> dict[str, float]:
         info, time_s = state.task.info, state.current_s
         if not state.gains or time_s == math.inf:
             continue
-        served_s[state.name] = state.weight * time_s * state.serves / (info.share or 1.0)
+        served_s[state.name] = state.weight * time_s * state.start.serves / (info.share or 1.0)
         # Memory decides the time of others.
         if not info.is_streamed:
             rates[state.name] = info.flops / time_s
             fastest[state.kind] = max(fastest.get(state.kind, 0.0), rates[state.name])
-    measured = sum(state.serves for state in states if state.name in served_s)
+    measured = sum(state.start.serves for state in states if state.name in served_s)
     whole_s = sum(served_s.values())
     found = {}
     for state in states:
-        name, share, behind = state.name, state.serves, 0.0
+        name, share, behind = state.name, state.start.serves, 0.0
         if whole_s and name in served_s:
             share = measured * served_s[name] / whole_s
         if fastest.get(state.kind) and name in rates:

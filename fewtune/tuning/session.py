@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.artifacts import StoppedBy
+from fewtune.measure.device import device_of
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.process.ending import is_asked_to_end, listen
@@ -24,9 +25,9 @@ from fewtune.search import Explorer, Knowledge, Proposal, make_cost_model, make_
 from fewtune.search.warm_start import known_points
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.job import SessionJob, Workplace
-from fewtune.tuning.judges import DEFAULT, Alone, Entry, InModel
-from fewtune.tuning.state import ALONE, RunState, TaskState
+from fewtune.tuning.job import BUDGET, SessionJob, Workplace
+from fewtune.tuning.judges import DEFAULT, Entry, InModel, alone
+from fewtune.tuning.state import ALONE, IN_MODEL, RunState, TaskState
 
 # Schedules of a donor that are offered.
 _DONATED = 8
@@ -49,19 +50,19 @@ class Session:
     def __init__(
         self, job: SessionJob, place: Workplace, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.options, self.device = job.options, place.device
+        self.options, self.device = job.options, device_of(job.fingerprint)
         self.total_trials = job.total_trials
         self.journal, self.progress = place.journal, place.progress
-        self.state = RunState(place.tasks, job.starts, place.journal.events)
-        self.target = place.device.target
+        self.state = RunState(job.unpacked(), job.starts, place.journal.events)
+        self.target = self.device.target
         predictor = predictor_for(job.options.predictor, self.target)
         # Trials of an earlier session of this run are taught by the caller.
         if job.options.predictor == AUTO and not any(each.trials for each in job.starts.values()):
-            own = (task.info.workload for task in place.tasks)
-            learnt.teach(predictor, self.device.fingerprint, own)
+            own = (info.workload for info, _ in job.tasks)
+            learnt.teach(predictor, job.fingerprint, own)
         cost_model = make_cost_model(job.options.cost_model)
         self.knowledge = Knowledge(cost_model, predictor, job.cold_weights)
-        self.measurer = place.device.measurer(place.pool, cold_weights=job.cold_weights)
+        self.measurer = self.device.measurer(place.pool, cold_weights=job.cold_weights)
         self._searches: dict[str, Explorer] = {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
@@ -77,16 +78,20 @@ class Session:
 
     def judge(self, entries: list[Entry]) -> None:
         """Measure the next round."""
-        self.hold(entries, ALONE)
+        self.hold(entries)
 
     def conclude(self) -> None:
         """Do what follows the rounds."""
 
     def run(self) -> StoppedBy:
-        """Hold rounds until the budget is spent or nothing is gained; return the reason."""
+        """Hold rounds until the budget is spent or nothing is gained; return the reason.
+
+        One that had ended goes on if it was interrupted, or has another budget now.
+        """
         if self.state.trials:
             self.progress.say(f"resuming: {self.state.trials} trials are in {self.journal.path}")
-        if self.state.stopped_by is not None and not self._goes_on():
+        budget = self.options.model_dump(include=BUDGET)
+        if self.state.stopped_by != "interrupted" and self.state.budget == budget:
             return self.state.stopped_by
         listen()
         stopped_by = self.rounds()
@@ -95,22 +100,8 @@ class Session:
         known = [each for each in self._searches.values() if len(each.times_s) >= learnt.FEWEST]
         sampled = [each.guide.sampled(each.times_s) for each in known if each.guide is not None]
         learnt.keep(sampled, self.device.fingerprint)
-        least = self.options.least_gain
-        self.note({"kind": "finish", "stopped_by": stopped_by, "least_gain": least, **self.spent()})
+        self.note({"kind": "finish", "stopped_by": stopped_by, "budget": budget, **self.spent()})
         return stopped_by
-
-    def _goes_on(self) -> bool:
-        """Whether a run that ended has more to do under this budget."""
-        state, budget_s = self.state, self.options.budget_s
-        return {
-            "interrupted": True,
-            "budget": budget_s is None or self.elapsed_s < budget_s,
-            "trials": not self._is_spent(),
-            "converged": state.least_gain != self.options.least_gain,
-        }.get(state.stopped_by or "", False)
-
-    def _is_spent(self) -> bool:
-        return self.total_trials is not None and self.state.trials >= self.total_trials
 
     def rounds(self) -> StoppedBy:
         """Hold rounds; return why there are no more."""
@@ -119,7 +110,7 @@ class Session:
             began_s = self.elapsed_s
             if is_asked_to_end():
                 return "interrupted"
-            if self._is_spent():
+            if self.total_trials is not None and self.state.trials >= self.total_trials:
                 return "trials"
             if budget_s is not None and began_s + longest_s / 2 >= budget_s:
                 return "budget"
@@ -199,22 +190,18 @@ class Session:
                     continue
         return found
 
-    def hold(self, entries: list[Entry], name: str, in_model: InModel | None = None) -> None:
-        """Measure a round, note it, and learn from it."""
+    def hold(self, entries: list[Entry], model: InModel | None = None) -> None:
+        """Measure a round, in a model or alone; note it, and learn from it."""
         # A round may take long, so all earlier measurements are handed over first.
         self.journal.hand_over()
-        judged = (in_model or Alone(self.measurer, self.target)).judged(entries)
+        judged = model.judged(entries) if model else alone(entries, self.measurer, self.target)
         proposed = [each for each in entries if each.donors]
         self.note(
             {
                 "kind": "round",
-                "round": name,
+                "round": IN_MODEL if model else ALONE,
                 "finals": {each: final._asdict() for each, final in judged.finals.items()},
-                "defaults": {
-                    each.name: each.state.default_key
-                    for each in entries
-                    if each.state.default_key is not None
-                },
+                "defaults": {each.name: each.state.default_key for each in entries},
                 "by_task": {
                     each.name: [
                         Trial.measured(key, judged.outcomes[each.name, key]).as_json()
@@ -249,5 +236,5 @@ class Session:
     def show(self, name: str) -> None:
         """Show the state of the run."""
         total = self.total_trials or self.state.trials
-        failures, budget_s = self.measurer.failures, self.options.budget_s
-        self.progress.show(self.state.snapshot(name, self.phase, total, budget_s, failures))
+        budget_s = self.options.budget_s
+        self.progress.show(self.state.snapshot(name, self.phase, total, budget_s))

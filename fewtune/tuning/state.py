@@ -21,7 +21,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 
 # The names of the rounds.
-IN_MODEL, ALONE, OTHER_SHAPES = "in the model", "alone", "other shapes"
+IN_MODEL, ALONE = "in the model", "alone"
 # A candidate that takes this many times the winner's time takes part in no decision.
 _NEVER_WINS = 1.2
 # The inner loops of these operators are the same product of a register tile, so that each may reach
@@ -46,8 +46,8 @@ class Start:
         Those of older logs, which are measured again first.
     donors : dict of list of Donation
         Whose schedules it may take: those of a bank; empty for a task of this session.
-    serves : float or None
-        The part of the model's estimated time that its schedules serve, if not its own.
+    serves : float
+        The part of the model's estimated time that its schedules serve.
     trials : list of Trial
         Valid ones of an earlier session that this one continues, fastest first.
     default_key : str or None
@@ -61,7 +61,7 @@ class Start:
     promising: list[Point] = field(default_factory=list)
     seeds: list[Trial] = field(default_factory=list)
     donors: dict[str, list[Donation]] = field(default_factory=dict)
-    serves: float | None = None
+    serves: float = 0.0
     trials: list[Trial] = field(default_factory=list)
     default_key: str | None = None
     finished: str = ""
@@ -132,11 +132,6 @@ class TaskState:
         if self.chosen is not None:
             return self.finals_s[self.chosen]
         return next((trial.outcome.median_s for trial in self.ranked()), float("inf"))
-
-    @property
-    def serves(self) -> float:
-        """The part of the model's estimated time that its schedules serve."""
-        return self.task.info.share if self.start.serves is None else self.start.serves
 
     def ranked(self) -> list[Trial]:
         """Valid trials, fastest first, each with one figure: its median in seconds.
@@ -220,16 +215,21 @@ class TaskState:
             status = "tuned"
         elif any(trial.run_s for trial in self.trials):
             status = "slower_than_default"
-        failures = Counter(trial.cause for trial in self.trials if trial.cause)
         return TunedTask(
             task=self.name,
             status=status,
             trials=len(self.trials),
             default_ms=in_ms(default_s),
             best_ms=in_ms(self.current_s),
-            failures=dict(sorted(failures.items())),
+            failures=failures_by_cause([self.trials]),
             note=crash_text(self.crashed) if self.crashed else self.finished,
         )
+
+
+def failures_by_cause(groups: Iterable[list[Trial]]) -> dict[str, int]:
+    """Failed candidates by cause, of all tasks' trials together."""
+    counts = Counter(trial.cause for trials in groups for trial in trials if trial.cause)
+    return dict(sorted(counts.items()))
 
 
 def crash_text(ended_by: str) -> str:
@@ -272,9 +272,9 @@ class RunState:
         self.rounds: dict[str, TuningStep] = {}
         self.phases = Phases()
         self.elapsed_s = 0.0
-        self.stopped_by: StoppedBy | None = None
-        # What a finished run took for too small a gain.
-        self.least_gain: float | None = None
+        self.stopped_by: StoppedBy = "nothing_to_tune"
+        # The options by which it ended.
+        self.budget: dict[str, Any] | None = None
         for event in events:
             self.take(event)
 
@@ -285,7 +285,7 @@ class RunState:
         if "phases" in event:
             self.phases.add(Phases(**event["phases"]))
         if kind == "finish":
-            self.stopped_by, self.least_gain = event["stopped_by"], event.get("least_gain")
+            self.stopped_by, self.budget = event["stopped_by"], event.get("budget")
         elif kind == "round":
             self._take_round(event)
         elif kind == "no_model":
@@ -320,18 +320,14 @@ class RunState:
 
     def _sum_up(self, name: str, finals: list[Final], phases: Phases) -> None:
         """Add a round to those of its name."""
-        before = self.rounds.get(name)
-        if before is not None:
-            phases.add(Phases(**{phase: getattr(before, phase) for phase in vars(phases)}))
-        contested = sum(len(final.keys) > 1 for final in finals)
-        trials = sum(len(final.keys) - 1 for final in finals)
-        gained_ms = sum(final.gain_s for final in finals) * 1e3
+        before = self.rounds.get(name, TuningStep(name=name))
+        phases.add(Phases(**{phase: getattr(before, phase) for phase in vars(phases)}))
         self.rounds[name] = TuningStep(
             name=name,
-            tasks=max(contested, before.tasks if before is not None else 0),
-            trials=trials + (before.trials if before is not None else 0),
+            tasks=max(before.tasks, sum(len(final.keys) > 1 for final in finals)),
+            trials=before.trials + sum(len(final.keys) - 1 for final in finals),
             spent_s=round(phases.total_s(), 3),
-            gained_ms=gained_ms + ((before.gained_ms or 0.0) if before is not None else 0.0),
+            gained_ms=(before.gained_ms or 0.0) + sum(final.gain_s for final in finals) * 1e3,
             **phases.as_json(),
         )
 
@@ -350,12 +346,7 @@ class RunState:
         return sum(state.weight * state.current_s for state in known)
 
     def snapshot(
-        self,
-        name: str,
-        phase: str,
-        trials_total: int,
-        budget_s: float | None,
-        failures: Mapping[str, int],
+        self, name: str, phase: str, trials_total: int, budget_s: float | None
     ) -> Snapshot:
         """The state of the run after a batch of a task.
 
@@ -366,8 +357,6 @@ class RunState:
             Trials that the budget allows.
         budget_s : float or None
             Seconds that the whole run may take.
-        failures : mapping of int
-            Failed candidates by cause.
         """
         state = self.tasks[name]
         left_s = self.elapsed_s / max(1, self.trials) * max(0, trials_total - self.trials)
@@ -380,13 +369,12 @@ class RunState:
             detail=state.task.info.shapes_text,
             trials=self.trials,
             trials_total=trials_total,
-            task_trials=line.trials,
             default_ms=line.default_ms,
             best_ms=line.best_ms,
             estimated_latency_ms=in_ms(self.estimated_latency_s),
             elapsed_s=self.elapsed_s,
             left_s=left_s,
-            failures=dict(sorted(failures.items())),
+            failures=failures_by_cause(each.trials for each in self.tasks.values()),
         )
 
     def _mark_curve(self) -> None:

@@ -11,7 +11,7 @@ from fewtune.predictor import NEVER
 from fewtune.storage.database import log_info, read_seeds
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.tuning.job import Runner, SessionJob, Workplace, measured, packed
+from fewtune.tuning.job import SessionJob, Workplace, measured, packed
 from fewtune.tuning.judges import Entry
 from fewtune.tuning.promise import promises
 from fewtune.tuning.result import write_result
@@ -65,14 +65,13 @@ class Tuning(Session):
         return found
 
 
-def tune(  # noqa: PLR0913 (what a stage reads and writes)
+def tune(
     tasks: list[Task],
     selection: Selection,
     fingerprint: Fingerprint,
     options: TuneOptions,
     journal_directory: Path,
     directory: Path,
-    run: Runner | None = None,
 ) -> TuneReport:
     """Tune the representatives of a selection and write the tuning log into ``directory``.
 
@@ -89,8 +88,6 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         Scratch that outlives a kill.
     directory : Path
         Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
-    run : callable, optional
-        As of `measured`.
 
     Raises
     ------
@@ -113,7 +110,7 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         starts=_starts(kept, tasks, selection, options, fingerprint),
         cold_weights=cold_weights,
     )
-    state = measured(job, kept, run)
+    state = measured(job, kept)
     info = log_info(fingerprint)
     info = info.model_copy(update={"predicted": predicts, "checked": not predicts})
     write_result(directory, info, state)
@@ -127,7 +124,7 @@ def tune(  # noqa: PLR0913 (what a stage reads and writes)
         tuning_s=round(state.elapsed_s, 3),
         **state.phases.as_json(),
         cold_weights=cold_weights,
-        stopped_by="predicted" if predicts else state.stopped_by or "nothing_to_tune",
+        stopped_by="predicted" if predicts else state.stopped_by,
     )
     report.write(directory)
     return report

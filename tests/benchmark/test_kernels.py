@@ -44,7 +44,7 @@ def test_what_is_computed_in_place_has_no_latency():
 @pytest.mark.slow
 def test_a_latency_is_that_of_all_calls_over_their_number():
     aside, unmeasured = tuned_tiny.selection().set_aside, next(iter(tuned_tiny.tasks())).info.name
-    told = {"donors": [], "donor": None, "trials": 0, "failures": {}}
+    told = {"donor": None, "trials": 0, "failures": {}}
     told |= {"default_ms": None, "best_ms": None, "status": "predicted"}
     of_step = result({}, aside, tasks=[SharedTask(task=unmeasured, **told)])
     calls = of_step.calls

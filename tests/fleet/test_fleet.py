@@ -56,7 +56,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     job = tuned_tiny.job_of(TuneJob, tasks, tmp_path, OPTIONS, fingerprint=own)
-    measured(job, tasks, on_fleet)
+    measured(job, tasks)
     killer.join()
     (path,) = tmp_path.glob("*.jsonl")
     events = [event for event in events_of(path) if "kind" in event]
@@ -73,7 +73,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 def test_sharing_runs_on_one_machine(at, tmp_path):
     options, own = ShareOptions(trials_per_task=2), fingerprint(at)
     folders = (tmp_path / "share", tmp_path / "journals")
-    given = {"fingerprint": own, "run": on_fleet}
+    given = {"fingerprint": own}
     report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), **given)
     assert {each.name for each in report.rounds} == {"in the model"}
     assert all(line.best_ms for line in report.tasks)

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from fewtune.measure.device import device_of
 from fewtune.measure.measurer import Specs
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
@@ -54,11 +53,9 @@ def session(path: Path, names: str, **changed: object) -> Tuning:
     measurer = CountingMeasurer()
     options = tuned_tiny.OPTIONS.model_copy(update=changed)
     place = Workplace(
-        tasks,
         Journal(path, {}),
         Progress(stream=io.StringIO()),
         tuned_tiny.pool(),
-        device_of(tuned_tiny.fingerprint()),
     )
     starts = {task.info.name: Start(serves=1 / len(tasks)) for task in tasks}
     job = tuned_tiny.job_of(TuneJob, tasks, path.parent, options, starts=starts)

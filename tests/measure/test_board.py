@@ -89,7 +89,8 @@ def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
         ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
         journals,
         tmp_path / "share",
-        model_directory=tuned_tiny.extracted(),
+        tmp_path / "bank",
+        tuned_tiny.extracted(),
     )
     # On a busy machine, each of six candidates may be slower than the default schedule.
     (line,) = tuned.tasks

@@ -49,7 +49,6 @@ def made_wrong(is_wrong: Callable[[int], bool], made: list[str]) -> object:
 @pytest.mark.slow
 def test_a_library_of_what_was_predicted_verifies(tmp_path):
     report = PredictReport.read(tuned_tiny.predicted())
-    assert report.prediction.points > 100
     told = {line.task: line.status for line in report.tasks}
     convolutions = {task.info.name for task in tuned_tiny.convolutions().values()}
     assert {told[name] for name in convolutions} == {"predicted"}
@@ -181,6 +180,8 @@ def test_a_strategy_that_predicts_measures_nothing(tmp_path):
         ShareOptions(),
         journals,
         tmp_path / "share",
+        tmp_path / "bank",
+        tuned_tiny.extracted(),
     )
     statuses = {line.task: line.status for line in PredictReport.read(tuned_tiny.predicted()).tasks}
     assert {line.task: line.status for line in report.tasks} == statuses

@@ -21,7 +21,6 @@ def snapshot(task: str, trials: int, best_ms: float | None = 1.0) -> Snapshot:
         detail="1x8x8x16 1x1x16x32 1x8x8x32",
         trials=trials,
         trials_total=64,
-        task_trials=16,
         default_ms=2.0,
         best_ms=best_ms,
         estimated_latency_ms=3.25,

@@ -29,14 +29,14 @@ def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
     predicted = PredictReport(
         model="made",
         strategy="selective",
-        tasks=[PredictedTask(task="twice", status="predicted", spread=0.1, points=9)],
-        prediction=Prediction(predictor=None, points=9),
+        tasks=[PredictedTask(task="twice", status="predicted", spread=0.1)],
+        prediction=Prediction(predictor=None),
         predicting_s=2.5,
     )
     rounds = [
         round_of("in the model", 3.0, 0.5),
         round_of("alone", 0.0, 0.0),
-        round_of("other shapes", 7.0, 0.25),
+        round_of("alone", 7.0, 0.25),
     ]
     tasks = [made_task("twice", 2), made_task("once", 1)]
     tuned = TuneReport(
@@ -52,7 +52,7 @@ def test_steps_stand_in_order_and_those_that_did_nothing_do_not():
     steps = tuning_steps(tasks, predicted, 0.5, tuned, made.share_report(rounds=rounds))
     names = [step.name for step in steps]
     assert names == [
-        "predicting", "selecting", "search of the selected", "in the model", "other shapes",
+        "predicting", "selecting", "search of the selected", "in the model", "alone",
     ]  # fmt: skip
     assert [step.spent_s for step in steps] == [2.5, 0.5, 5.0, 3.0, 7.0]
     # 2 ms in each of two calls; where no default schedule was measured, nothing is known.

@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.artifacts import Selection
 from fewtune.options import SelectOptions
-from fewtune.selection.cluster import cliques, representative
+from fewtune.selection.cluster import cliques
 from fewtune.selection.heat_map import write_similarity
 from fewtune.selection.select import select_tasks
 from tests.made.banks import entry, made_bank, task_info
@@ -78,12 +78,6 @@ def test_greedy_rounds_place_every_task_once():
         assert groups == cliques(matrix, threshold, NAMES)
         for group in groups:
             assert (matrix[np.ix_(group, group)] >= threshold).all()
-
-
-def test_representative_has_the_largest_sum_then_the_largest_share():
-    assert representative([0, 1, 2], BRIDGE, [0.1, 0.2, 0.7, 0, 0], NAMES) == 0  # 1.7 1.6 1.5
-    assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.2, 0], NAMES) == 3
-    assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.1, 0], NAMES) == 2
 
 
 def test_selection_and_what_is_set_aside():

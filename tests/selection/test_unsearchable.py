@@ -34,7 +34,6 @@ def test_a_task_without_a_design_space_is_set_aside_and_named(monkeypatch):
 
     assert selection.representatives == ["plain"]
     assert selection.set_aside == ["odd"]
-    assert "without a design space (odd: there is no such loop)" in selection.set_aside_rule
 
 
 def test_a_product_with_a_permuted_bias_has_a_design_space():

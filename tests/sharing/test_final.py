@@ -86,7 +86,7 @@ def test_the_curve_is_the_models_and_counts_what_rounds_gain():
 
 @pytest.mark.parametrize(("status", "donor"), [("known", "a bank"), ("default", None)])
 def test_a_task_that_no_round_measured_is_as_it_was_predicted(status, donor):
-    given = {"status": status, "origin": "a bank", "known_ms": 2.0, "spread": 0.0, "points": 1}
+    given = {"status": status, "origin": "a bank", "known_ms": 2.0, "spread": 0.0}
     run = RunState([made_task("conv")], {"conv": Start(trial("start", 1.0))})
     line = task_line(run.tasks["conv"], PredictedTask(task="conv", **given))
     assert (line.status, line.donor, line.best_ms) == (status, donor, 2.0)
