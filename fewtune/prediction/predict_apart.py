@@ -15,12 +15,7 @@ from pydantic import Field
 from fewtune.artifacts import Fingerprint, Prediction, PredictReport, TaskTable
 from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
-from fewtune.prediction.predict import (
-    Choosing,
-    Chosen,
-    default_of,
-    points_by_task,
-)
+from fewtune.prediction.predict import Choosing, Chosen, default_of, points_by_task
 from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import usable_cores

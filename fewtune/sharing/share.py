@@ -149,8 +149,8 @@ def _donors(
     found: dict[str, dict[str, list[Donation]]] = {
         name: {} for name in [*selection.alone, *selection.representatives]
     }
-    for name, donor in (selection.dependents | selection.twins).items():
-        found[name] = {donor: []}
+    served = selection.dependents | selection.twins
+    found |= {name: {donor: []} for name, donor in served.items()}
     if selection.banked:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
