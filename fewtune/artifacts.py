@@ -479,6 +479,8 @@ class TuneReport(ResultArtifact, _Phases):
     trials_per_task: int
     # Wall-clock seconds, interruptions excluded.
     tuning_s: float
+    # Of these, what the machine's host kept from a core, the cores' mean.
+    stolen_s: float = 0.0
     # Whether kernels were measured with their weights in memory.
     cold_weights: bool = False
     stopped_by: StoppedBy
@@ -571,6 +573,7 @@ class ShareReport(ResultArtifact):
     note: str = ""
     trials: int
     sharing_s: float
+    stolen_s: float = 0.0
     stopped_by: StoppedBy
     # Of one-shot tuning, which measures nothing.
     prediction: Prediction | None = None
@@ -769,6 +772,8 @@ class Metrics(Artifact):
     speedup_over_openvino: float | None = None
     # Selecting + tuning + sharing, seconds.
     tuning_s: float
+    # Of these, what the machine's host kept from its cores.
+    tuning_stolen_pct: float | None = None
     selecting_s: float
     representative_tuning_s: float
     sharing_s: float

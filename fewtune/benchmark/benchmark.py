@@ -283,6 +283,7 @@ def _metrics(result: StepResults, report: BenchmarkReport) -> Metrics:
         openvino_latency_ms=medians_ms.get(OPENVINO),
         speedup_over_openvino=over_openvino.median if over_openvino else None,
         tuning_s=tuning_s,
+        tuning_stolen_pct=round(100 * (tuned.stolen_s + shared.stolen_s) / max(tuning_s, 1e-3), 1),
         selecting_s=result.selecting_s,
         representative_tuning_s=tuned.tuning_s,
         sharing_s=shared.sharing_s,

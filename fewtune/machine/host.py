@@ -76,6 +76,11 @@ def _cache_sizes(caches: Path) -> list[int]:
     return sizes
 
 
+def stolen_s() -> float:
+    """Seconds since the machine's start that its host kept from a core: the cores' mean."""
+    return psutil.cpu_times().steal / (os.cpu_count() or 1)
+
+
 class Neighbours:
     """Measures how many cores other processes and the host take from this process.
 

@@ -169,10 +169,18 @@ def results_table(results: Sequence[Result], wide: bool = False) -> Table:
     return table if wide else table.first(NARROW)
 
 
+# A quiet host keeps less.
+_VISIBLE_STOLEN_PCT = 1.0
+
+
 def disturbed_lines(results: Sequence[Result]) -> list[str]:
-    """A line for each latency that was measured beside other work."""
+    """A line for each latency, or tuning, that was measured beside other work."""
     found = [(f"{each.model} {each.strategy}", each.benchmark.disturbed) for each in results]
     found += [(f"comparison of {it.model}", it.disturbed) for it in distinct_comparisons(results)]
+    for each in results:
+        if (stolen_pct := each.metrics.tuning_stolen_pct or 0.0) >= _VISIBLE_STOLEN_PCT:
+            why = f"the machine's host kept {percent(stolen_pct)} % of the cores' time"
+            found.append((f"tuning of {each.model} {each.strategy}", why))
     return [f"Disturbed: {what}: {why}." for what, why in found if why]
 
 

@@ -123,6 +123,7 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         note=state.note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
         stopped_by="predicted" if tuned.is_predicted else state.stopped_by,
         prediction=predicted.prediction if tuned.is_predicted else None,
     )

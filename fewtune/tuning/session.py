@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.artifacts import StoppedBy
+from fewtune.machine.host import stolen_s
 from fewtune.measure.device import device_of
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
@@ -66,6 +67,7 @@ class Session:
         self._searches: dict[str, Explorer] = {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
+        self._unstolen_s = stolen_s() - self.state.stolen_s
 
     @property
     def elapsed_s(self) -> float:
@@ -126,7 +128,8 @@ class Session:
 
     def note(self, event: dict[str, Any]) -> None:
         """Journal an event, then take it in exactly as a resumed run would."""
-        event = {"elapsed_s": round(self.elapsed_s, 3), **event}
+        kept_s = round(stolen_s() - self._unstolen_s, 3)
+        event = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": kept_s, **event}
         self.journal.append(event)
         self.state.take(event)
 

@@ -271,7 +271,7 @@ class RunState:
         # What the rounds of each name cost and gained.
         self.rounds: dict[str, TuningStep] = {}
         self.phases = Phases()
-        self.elapsed_s = 0.0
+        self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.stopped_by: StoppedBy = "nothing_to_tune"
         # The options by which it ended.
         self.budget: dict[str, Any] | None = None
@@ -282,6 +282,7 @@ class RunState:
         """Take in one event of the journal."""
         kind, state = event["kind"], self.tasks.get(event.get("task", ""))
         self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
+        self.stolen_s = event.get("stolen_s", self.stolen_s)
         if "phases" in event:
             self.phases.add(Phases(**event["phases"]))
         if kind == "finish":

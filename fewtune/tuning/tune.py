@@ -122,6 +122,7 @@ def tune(
         trials=state.trials,
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
         **state.phases.as_json(),
         cold_weights=cold_weights,
         stopped_by="predicted" if predicts else state.stopped_by,

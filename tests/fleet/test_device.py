@@ -79,7 +79,7 @@ def done(
             journal.close()
             again = Journal(path, HEADER)
             again.close()
-    added = ("elapsed_s", "on")
+    added = ("elapsed_s", "stolen_s", "on")
     return [{k: v for k, v in event.items() if k not in added} for event in again.events]
 
 

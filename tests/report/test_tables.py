@@ -52,7 +52,7 @@ def test_tables_fit_80_columns_unless_they_are_to_be_wide(show):
     named = [
         Result(
             made.benchmark("squeezenet_v1_1", strategy).model_copy(update={"disturbed": "busy"}),
-            made.metrics(12345.6, 12345.6),
+            made.metrics(12345.6, 12345.6).model_copy(update={"tuning_stolen_pct": 7.5}),
             made.comparison("squeezenet_v1_1"),
         )
         for strategy in ("selective", "full")
@@ -61,6 +61,7 @@ def test_tables_fit_80_columns_unless_they_are_to_be_wide(show):
     assert max(map(len, show(named, wide=True).text().splitlines())) > 80
     assert "12346, disturbed" in results_table(named).text()
     assert "Disturbed: squeezenet_v1_1 full: busy." in disturbed_lines(named)
+    assert "Disturbed: tuning of squeezenet_v1_1 full: " in "".join(disturbed_lines(named))
 
 
 def test_the_comparison_table_ends_in_means():
