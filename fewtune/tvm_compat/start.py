@@ -27,7 +27,7 @@ _AUTOLOAD = "TVM_DEVICE_BACKEND_AUTOLOAD"
 def set_default_threads() -> None:
     """Let TVM use all usable cores, unless the user set a number: on x86 it takes half of them.
 
-    Test: tests/tvm_compat/test_start.py::test_all_usable_cores_are_the_default
+    Test: tests/tvm_compat/test_start.py::test_cores_are_the_default_and_back_ends_wait
     """
     if THREADS not in os.environ:
         os.environ[THREADS] = os.environ[OWN_THREADS] = str(len(os.sched_getaffinity(0)))
@@ -41,7 +41,7 @@ def backends_later() -> Iterator[None]:
     names of all functions that called it. So is one for a class of its library of sorts and random
     numbers, which is loaded first here.
 
-    Test: tests/tvm_compat/test_start.py::test_back_ends_of_other_devices_wait_for_their_target
+    Test: tests/tvm_compat/test_start.py::test_cores_are_the_default_and_back_ends_wait
     """
     if _AUTOLOAD in os.environ or "tvm" in sys.modules or has_nvidia_driver():
         yield
@@ -76,7 +76,7 @@ def load_backends() -> None:
 
     TVM has no public way to load them later.
 
-    Test: tests/tvm_compat/test_start.py::test_back_ends_of_other_devices_wait_for_their_target
+    Test: tests/tvm_compat/test_start.py::test_cores_are_the_default_and_back_ends_wait
     """
     from tvm.backend import _autoload_backends, loader
 

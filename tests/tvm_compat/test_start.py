@@ -32,7 +32,7 @@ print(tvm.get_global_func("runtime.NumThreads")(), given_threads())
 
 @pytest.mark.slow
 @pytest.mark.skipif(has_nvidia_driver(), reason="TVM loads CUDA where there is a GPU")
-def test_all_cores_are_the_default_and_back_ends_of_other_devices_wait_for_their_target():
+def test_cores_are_the_default_and_back_ends_wait():
     asked = """
 import os
 from fewtune.runtime.target import host_target, target_from_json
