@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 980,
     "machine": 330,
     "measure": 488,
-    "model": 3256,
+    "model": 3258,
     "model_check": 206,
     "prediction": 298,
     "onnx_graph": 3709,
@@ -258,7 +258,7 @@ BUDGETS = {
     "schedule_check": 444,
     "search": 615,
     "selection": 170,
-    "sharing": 279,
+    "sharing": 282,
     "similarity": 97,
     "steps": 229,
     "storage": 302,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3970, ("benchmarks",): 5488, ("tests",): 16427}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3970, ("benchmarks",): 5488, ("tests",): 16443}
 
 
 def code_lines(path: Path) -> int:

@@ -97,4 +97,6 @@ class _Replacing(relax.PyExprMutator):
             )
         )
         name = site_function(len(self.sites) - 1)
-        return relax.call_dps_packed(name, relax.Tuple(rest), call.ty_args[0])
+        given = call.ty_args[0]
+        outputs = list(given.fields) if isinstance(given, tvm.ir.TupleType) else given
+        return relax.call_dps_packed(name, relax.Tuple(rest), outputs)

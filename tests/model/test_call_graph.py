@@ -4,15 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from fewtune.artifacts import ImportReport, Skeleton
 from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import build, relax, tvm
 from fewtune.task.extract import kernels
-from fewtune.verify.values import random_inputs
-from tests import tuned_tiny
-from tests.made.compiled import compiled
+from fewtune.verify.values import random_inputs, tensor_specs
+from tests import tiny_models, tuned_tiny
+from tests.made.compiled import compiled, lowered
 
 
 def made() -> Skeleton:
@@ -39,6 +40,15 @@ def test_it_holds_no_weights_and_is_the_same_each_time():
     assert "GenericConst" not in skeleton.module
     assert Skeleton.model_validate_json(skeleton.model_dump_json()) == skeleton
     assert made() == skeleton
+
+
+def test_a_kernel_may_have_several_outputs():
+    node = helper.make_node("Split", ["x"], ["y", "z"], axis=1)
+    model = tiny_models.make_model([node], {"x": [2, 6]}, {"y": [2, 3], "z": [2, 3]}, opset=11)
+    inputs, _ = tensor_specs(model)
+    skeleton = make_skeleton(lowered(model, "NCHW"), inputs)
+    assert [site.arguments for site in skeleton.sites] == [1]
+    build_skeleton(skeleton, tuned_tiny.target())
 
 
 @pytest.mark.slow

@@ -53,6 +53,16 @@ def test_every_task_is_measured_in_the_model():
     assert all(point.estimated_latency_ms > 0 for point in points)
 
 
+def test_a_model_that_cannot_be_made_of_its_kernels_is_measured_alone(tmp_path):
+    folder = shutil.copytree(
+        tuned_tiny.extracted(), tmp_path / "tasks", ignore=shutil.ignore_patterns("skeleton.json")
+    )
+    with tuned_tiny.one_round():
+        report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, folder)
+    assert {held.name for held in report.rounds} == {"alone"}
+    assert report.trials > 0
+
+
 def test_the_log_is_of_this_machine_and_measured():
     _, directory = shared()
     info = LogInfo.read(directory).model_copy(update={"sha256": ""})
