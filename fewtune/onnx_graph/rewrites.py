@@ -6,7 +6,7 @@ One pass folds constants and applies them all. Each keeps the results of the mod
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import AXES_AS_INPUT, attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
@@ -150,7 +150,8 @@ def _rows(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     told, (rows, *columns) = graph.shape(source.input[0]), shapes[1]
     if told != [rows, *[1] * len(columns)] or shapes[0][1:] != columns or shapes[2] != shapes[1]:
         return False
-    index = graph.reshape(source.input[0], [rows, 1])
+    # ScatterND has no other type of indices.
+    index = graph.cast(graph.reshape(source.input[0], [rows, 1]), TensorProto.INT64)
     graph.op("ScatterND", [data, index, updates], node.output[0], reduction=given.get("reduction"))
     return True
 
