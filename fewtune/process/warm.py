@@ -67,10 +67,10 @@ def warm_process(
 
 @contextmanager
 def _started(modules: Sequence[str], where: Path) -> Iterator[None]:
+    # None is the usual folder for temporary files.
+    folder = None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
     with (
-        tempfile.TemporaryDirectory(
-            prefix="warm.", dir=_short_folder(), ignore_cleanup_errors=True
-        ) as name,
+        tempfile.TemporaryDirectory(prefix="warm.", dir=folder, ignore_cleanup_errors=True) as name,
         _serving(Path(name), modules, where) as address,
     ):
         script = Path(name) / "python"
@@ -108,14 +108,14 @@ def _serving(folder: Path, modules: Sequence[str], where: Path) -> Iterator[str]
         # It ends, with all its forks, when this end is closed, also if this process is killed. The
         # signal ends it also during an import.
         ours.close()
-        process.send_signal(signal.SIGHUP)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end_group(process, signal.SIGHUP, _PATIENCE_S)
 
 
-def _short_folder() -> str | None:
-    """A folder with a path short enough for a socket; None for the usual folder."""
-    return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
+def end_group(process: subprocess.Popen[bytes], sent: signal.Signals, patience_s: float) -> None:
+    """Let a process that leads its group end by a signal; then end what is left of the group."""
+    process.send_signal(sent)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

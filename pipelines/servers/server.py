@@ -22,6 +22,7 @@ from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
 from fewtune.pipelines.servers import with_parent
+from fewtune.process.warm import end_group
 from fewtune.stages.paths import Places
 
 LOCALHOST = "127.0.0.1"
@@ -103,12 +104,7 @@ def server(
         _wait_for(health, secret, process, log)
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end_group(process, signal.SIGTERM, _END_S)
 
 
 def _handed_over(root: Path, name: str, secret: str) -> Path:
