@@ -243,7 +243,7 @@ BUDGETS = {
     "fleet": 464,
     "loose": 980,
     "machine": 330,
-    "measure": 488,
+    "measure": 484,
     "model": 3258,
     "model_check": 206,
     "prediction": 298,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -70,11 +69,9 @@ class Batch:
             fastest_s = self._fastest_s.get(race, outcome.median_s)
             self._fastest_s[race] = min(fastest_s, outcome.median_s)
 
-    def settle(self, failures: Counter[str]) -> list[Outcome]:
-        """Count the failures, by cause; return the outcomes in the order of the batch."""
-        outcomes = [self._ended[place] for place in range(len(self._ended))]
-        failures.update(outcome.cause for outcome in outcomes if outcome.cause)
-        return outcomes
+    def settle(self) -> list[Outcome]:
+        """The outcomes in the order of the batch."""
+        return [self._ended[place] for place in range(len(self._ended))]
 
 
 def module_specs(module: tvm.IRModule) -> Specs:
@@ -109,7 +106,6 @@ class Measurer:
     overlap: bool = False
     cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
-    failures: Counter[str] = field(default_factory=Counter)
     most_flops_s: float = float("inf")
     # Seconds of each task's last check, by its key, without computing the right outputs.
     _check_costs_s: dict[str, float] = field(default_factory=dict)
@@ -165,7 +161,7 @@ class Measurer:
         spent = batch.phases.times(1 / self.pool.devices)
         spent.build_s = max(0.0, time.perf_counter() - began_s - spent.total_s())
         self.phases.add(spent)
-        return batch.settle(self.failures)
+        return batch.settle()
 
     def _measure_in_order(self, payload: list[str], batch: Batch) -> None:
         built = self.pool.build(payload)

@@ -78,12 +78,12 @@ class Sharing(Session):
         self._in_model: InModel | None = None
         # A model that runs on this processor is needed, and kernels that can be linked.
         can_run = job.finals > 1 and self.device.can.shared_cores
-        can_run = can_run and KernelStore.of(self.target) is not None
-        if can_run and not (job.model / Skeleton.file_name).is_file():
-            place.progress.say(f"not measured in the model: {job.model} has no skeleton")
-        elif can_run:
-            skeleton, threads = Skeleton.read(job.model), job.fingerprint.threads
-            self._in_model = InModel(skeleton, read_tasks(job.model), self.measurer, threads)
+        if can_run and KernelStore.of(self.target) is not None:
+            if (job.model / Skeleton.file_name).is_file():
+                skeleton, threads = Skeleton.read(job.model), job.fingerprint.threads
+                self._in_model = InModel(skeleton, read_tasks(job.model), self.measurer, threads)
+            else:
+                place.progress.say(f"not measured in the model: {job.model} has no skeleton")
 
     def rounds(self) -> StoppedBy:
         """Let cost model and predictor learn from the tuned tasks' trials; hold rounds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
 from pathlib import Path
 
 from fewtune.measure.measurer import Specs
@@ -29,7 +28,6 @@ class CountingMeasurer:
     def __init__(self) -> None:
         self.pool = tuned_tiny.pool()
         self.phases = Phases()
-        self.failures: Counter[str] = Counter()
         self.most_flops_s = float("inf")
         self.now_s = 0.0
 
