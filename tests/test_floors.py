@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3970, ("benchmarks",): 5488, ("tests",): 16443}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3970, ("benchmarks",): 5488, ("tests",): 16490}
 
 
 def code_lines(path: Path) -> int:

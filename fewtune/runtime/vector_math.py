@@ -116,9 +116,8 @@ def logarithm(x: Any) -> Any:
         fewer = tvm.tirx.Select(is_small, _like(x, float(_MANTISSA_BITS)), _like(x, 0.0))
         whole = _cast(steps - _like(bits, _BIAS - 1), _FLOAT) - fewer
         # Of the number between a half and one that it is a power of two times.
-        half = tvm.tirx.bitwise_or(
-            tvm.tirx.bitwise_and(bits, _like(bits, _MANTISSA)), _like(bits, _ONE_HALF)
-        )
+        fraction = tvm.tirx.bitwise_and(bits, _like(bits, _MANTISSA))
+        half = tvm.tirx.bitwise_or(fraction, _like(bits, _ONE_HALF))
         mantissa = tvm.tirx.reinterpret(type_of(x), half)
         return let(mantissa, lambda m: let(whole, lambda n: near_one(m, n)))
 
@@ -272,6 +271,8 @@ def register() -> None:
         ("pow", power),
     ):
         lower_first(name, vectors_of(function))
+    # LLVM rounds vectors, too, but does not join single elements that TVM has unrolled.
+    tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 
 def left_to_library(module: tvm.IRModule) -> tvm.IRModule:

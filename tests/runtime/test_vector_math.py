@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm.script import tirx as T  # noqa: N812
 
 from fewtune.runtime.tvm import build, compiled, te, tvm
 from tests import tuned_tiny
@@ -94,3 +95,16 @@ def test_nothing_is_called_once_an_element(name):
     library = compiled(vectorised(FUNCTIONS[name][0]).mod, tuned_tiny.target())
     assembly = library.inspect_source("asm")
     assert not [name for name in ("expf", "tanhf", "erff", "logf") if name in assembly]
+
+
+def test_rounding_is_vectorized():
+    values = np.linspace(-4, 4, ELEMENTS, dtype="float32")
+    np.testing.assert_array_equal(results(tvm.tirx.nearbyint, values), np.rint(values))
+
+    @T.prim_func(s_tir=True)
+    def rounded(given: T.Buffer((LANES,), "float32"), result: T.Buffer((LANES,), "float32")):
+        for lane in T.vectorized(LANES):
+            result[lane] = T.nearbyint(given[lane])
+
+    found = tvm.tirx.transform.VectorizeLoop()(tvm.IRModule({"main": rounded}))
+    assert "for lane" not in found.script()
