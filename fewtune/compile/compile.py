@@ -22,7 +22,7 @@ from fewtune.artifacts import (
     TensorSpec,
 )
 from fewtune.compile.in_place import concatenations, write_in_place
-from fewtune.compile.one_layout import share_layouts
+from fewtune.compile.other_shapes import check_moved, share_layouts
 from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
 from fewtune.deploy.note import Function, Note, Tensor, tail
 from fewtune.errors import VerificationError
@@ -205,7 +205,8 @@ def compile_model(job: CompileJob) -> CompileReport:
     schedules = KernelSchedules(lowered, tasks, database, target)
     apart: dict[str, str] = {}
     if len(model_functions(lowered)) > 1:
-        apart = share_layouts(lowered, schedules, tasks, database, target)
+        apart = share_layouts(schedules, tasks, database, target)
+        check_moved(schedules, tasks, job.left_out.keys(), target)
     path = job.directory / _CHECKED
 
     def attempt(steps: OptionalSteps) -> tuple[BuiltModel, Difference]:

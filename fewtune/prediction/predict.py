@@ -1,10 +1,11 @@
 """Choose schedules without measuring: the bank's if it has one, else a predicted one.
 
-A task of another shape takes what was predicted for the largest shape's task like it.
-
 Each schedule is built and run once, and its outputs are compared with its task's. What is right is
 kept as it will be linked (`fewtune.runtime.kernel_store`). TVM may end the process that chooses by
 a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
+
+A task of another shape takes what was predicted for the largest shape's task like it. That kernel
+is built and compared with its library's others (`fewtune.compile.other_shapes`).
 
 A predictor rates thousands of points without making a schedule, and the best one is taken
 unmeasured, after the One-Shot Tuner (Ryu et al. 2022). The best of many estimates is one that errs
@@ -27,7 +28,7 @@ from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
 from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
-from fewtune.prediction.worth import BY_RULE, UNKNOWN, prediction_of, spread_of
+from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import consensus_for, predictor_for
 from fewtune.runtime.target import target_from_json
@@ -122,8 +123,6 @@ def _child(
     return space.changed(first, random)
 
 
-# The time that the log has for a schedule that was not measured.
-UNMEASURED_S = 1.0
 # If so many points cannot be made into a schedule, or are wrong, the task keeps its default one.
 _TRIED = 16
 # Points that are kept beside the chosen one, for those who measure.
@@ -204,25 +203,19 @@ class Choosing:
             # The default schedule was faster.
             note = "the bank found none faster"
             return Chosen(_line(task, "default", spread=0.0, note=note, **known), None)
-        trial = self._moved(task, space, entry.donations[0], entry.best_ms / 1e3)
-        return None if trial is None else Chosen(_line(task, "known", spread=0.0, **known), trial)
+        made = move(entry.donations[:1], space)[0]
+        if made.schedule is None or self._fault(task, made.schedule):
+            return None
+        self._predicted[task.info.name] = entry.donations[0]
+        trial = Trial(trace_key(made.schedule.trace), [entry.best_ms / 1e3], None)
+        return Chosen(_line(task, "known", spread=0.0, **known), trial)
 
     def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:
         donation = self._predicted.get(twin or "")
-        trial = donation and self._moved(task, space, donation, UNMEASURED_S)
-        if not trial:
+        if donation is None or (trial := moved(donation, space)) is None:
             return None
         spread = spread_of(self._predictor, self._target)
         return Chosen(_line(task, "predicted", spread=spread, note=f"as {twin}"), trial)
-
-    def _moved(
-        self, task: Task, space: SearchSpace, donation: Donation, time_s: float
-    ) -> Trial | None:
-        """Another task's schedule for this one, unless it does not fit or is wrong."""
-        made = move([donation], space)[0]
-        if made.schedule is None or self._fault(task, made.schedule):
-            return None
-        return Trial(trace_key(made.schedule.trace), [time_s], None)
 
     def _best_rated(self, task: Task, space: SearchSpace, count: int) -> Chosen:
         random = np.random.default_rng([self._seed, *task.info.name.encode()])
@@ -257,6 +250,12 @@ class Choosing:
             return ""
         wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
         return self._maker.make(schedule.mod, wanted).fault
+
+
+def moved(donation: Donation, space: SearchSpace) -> Trial | None:
+    """The schedule of a task of another shape, unmeasured; None if it does not fit."""
+    made = move([donation], space)[0]
+    return made.schedule and Trial(trace_key(made.schedule.trace), [UNMEASURED_S], None)
 
 
 def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:

@@ -16,6 +16,8 @@ _FOREIGN, _OWN = "1.23 to 1.25", "1.11"
 # The part of its time that a measured schedule may save of a predicted one's, by the same figures;
 # where no predictor knows the task, and nothing says how fast it can be.
 _OWN_SPREAD, _FOREIGN_SPREAD, UNKNOWN = 0.1, 0.2, 0.5
+# The time that the log has for a schedule that was not measured.
+UNMEASURED_S = 1.0
 _ANALYTIC = (
     "schedules are rated by the analytic model, which knows the processor's figures and learnt "
     "nothing: expect less than from a predictor of such a CPU (`fewtune predictor train`)"

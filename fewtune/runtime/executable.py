@@ -36,7 +36,7 @@ def with_own_threads(threads: int, link: Callable[..., None] | None = None) -> C
 
     @wraps(link)
     def linked(output: str, objects: list[str], options: Sequence[str] = ()) -> None:
-        own = ["-O2", "-pthread", f"-DFEWTUNE_THREADS={threads}"]
+        own = ["-O2", "-pthread", "-s", f"-DFEWTUNE_THREADS={threads}"]
         # A C++ compiler takes a file of C for one of C++, unless it is told.
         link(output, [*objects, "-x", "c", str(_THREADS)], options=[*options, *own])
 

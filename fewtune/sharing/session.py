@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fewtune.artifacts import Skeleton, StoppedBy
+from fewtune.prediction.predict import moved
 from fewtune.predictor.learnt import ranks_taught
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import donation_of
 from fewtune.search.warm_start import teach
 from fewtune.task.extract import read_tasks
 from fewtune.trial.outcome import RequestFailedError, WorkerLostError
@@ -145,17 +147,19 @@ class Sharing(Session):
         self.hold([each for each in entries if len(each.keys) > 1])
 
     def conclude(self) -> None:
-        """Serve the other shapes of the model where the largest has something better now."""
+        """Serve the other shapes of the model where the largest has something better now.
+
+        Nothing is measured: a kernel of another shape has the same inner loops.
+        """
         if self._in_model is not None:
             self._in_model.close()
-        entries = []
         for twin in (self.state.tasks[name] for name in self._job.twins):
-            (largest,) = (self.state.tasks[name] for name in twin.start.donors)
-            has, had = largest.incumbent, largest.start.trial
+            (donor,) = (self.state.tasks[name] for name in twin.start.donors)
+            has, had = donor.incumbent, donor.start.trial
             # What was predicted for the largest shape is what this one begins with.
-            is_new = has is not None and (had is None or has.key != had.key)
-            if is_new and not (twin.crashed or twin.gains):
-                entries.append(self.entered(twin, self.options.batch_size))
-        contested = [each for each in entries if each.donors]
-        if contested:
-            self.hold(contested)
+            if twin.crashed or has is None or (had is not None and has.key == had.key):
+                continue
+            self.announce(twin)
+            donation = donation_of(donor.task.mod, has.trace)
+            if new := moved(donation, SearchSpace(twin.task.mod, self.target)):
+                self.note({"kind": "moved", "task": twin.name, "donor": donor.name, "key": new.key})

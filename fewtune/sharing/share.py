@@ -133,10 +133,9 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
 
 def _tune_options(options: ShareOptions, tuned: TuneReport) -> TuneOptions:
     """The options of the session, with the budget that tuning left."""
-    budget_s = options.budget_s
     return TuneOptions(
         batch_size=options.trials_per_task,
-        budget_s=None if budget_s is None else max(budget_s - tuned.tuning_s, 1e-3),
+        budget_s=options.budget_s and max(options.budget_s - tuned.tuning_s, 1e-3),
         least_gain=options.least_gain,
         predictor=options.predictor,
         seed=options.seed,
@@ -150,8 +149,7 @@ def _donors(
     found: dict[str, dict[str, list[Donation]]] = {
         name: {} for name in [*selection.alone, *selection.representatives]
     }
-    served = selection.dependents | selection.twins
-    found |= {name: {donor: []} for name, donor in served.items()}
+    found |= {name: {by: []} for name, by in (selection.dependents | selection.twins).items()}
     if selection.banked:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
@@ -226,7 +224,7 @@ def task_line(known: TaskState, predicted: PredictedTask | None = None) -> Share
     elif best.key in known.donors:
         status = "searched" if donor is None else "shared"
     figures = known.report().model_dump()
-    if predicted is not None and not known.gains and not known.crashed:
+    if predicted is not None and not (known.gains or known.crashed or known.donors):
         status = predicted.status
         donor = predicted.origin if status == "known" else None
         figures["note"] = predicted.note

@@ -133,13 +133,14 @@ def twins_of(tasks: Sequence[TaskInfo]) -> dict[str, str]:
     """The twin of each task of another shape, if it has one.
 
     A twin computes the same, of buffers of as many axes. Of several, that with the most extents in
-    common is taken: weights do not change with the shape. Ties go to the first.
+    common is taken: weights do not change with the shape. Of those it is the one of the same name,
+    which reads the same weights, or the first.
     """
     found = {}
     for task in (each for each in tasks if each.is_of_other_shape):
-        own = [t for t in tasks if not t.is_of_other_shape and _form(t) == _form(task)]
-        if own:
-            found[task.name] = max(own, key=lambda each: _in_common(each, task)).name
+        if own := [t for t in tasks if not t.is_of_other_shape and _form(t) == _form(task)]:
+            name = task.name.rpartition("_s")[0]
+            found[task.name] = max(own, key=lambda t: (_in_common(t, task), t.name == name)).name
     return found
 
 

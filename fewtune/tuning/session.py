@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fewtune.artifacts import StoppedBy
@@ -187,10 +188,8 @@ class Session:
                 best = [each for each in donor.ranked() if each.key != donor.default_key]
                 donations = [donation_of(donor.task.mod, each.trace) for each in best[:_DONATED]]
             for donation in donations:
-                try:
+                with suppress(UnfitError):
                     found.setdefault(fit(donation, search.space), name)
-                except UnfitError:
-                    continue
         return found
 
     def hold(self, entries: list[Entry], model: InModel | None = None) -> None:
@@ -239,5 +238,4 @@ class Session:
     def show(self, name: str) -> None:
         """Show the state of the run."""
         total = self.total_trials or self.state.trials
-        budget_s = self.options.budget_s
-        self.progress.show(self.state.snapshot(name, self.phase, total, budget_s))
+        self.progress.show(self.state.snapshot(name, self.phase, total, self.options.budget_s))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from fewtune.artifacts import CurvePoint, StoppedBy, TunedTask, TuneStatus, TuningStep
-from fewtune.prediction.worth import UNKNOWN
+from fewtune.prediction.worth import UNKNOWN, UNMEASURED_S
 from fewtune.progress.progress import Snapshot
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
@@ -293,6 +293,9 @@ class RunState:
             self.note = event["note"]
         elif kind == "end" and state is not None:
             state.finished = event["why"]
+        elif kind == "moved" and state is not None:
+            state.start = replace(state.start, trial=Trial(event["key"], [UNMEASURED_S], None))
+            state.donors[event["key"]] = event["donor"]
         elif kind == "crash" and state is not None:
             state.crashed, state.finished = event["signal"], "crashed"
 

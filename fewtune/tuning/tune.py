@@ -111,9 +111,8 @@ def tune(
         cold_weights=cold_weights,
     )
     state = measured(job, kept)
-    info = log_info(fingerprint)
-    info = info.model_copy(update={"predicted": predicts, "checked": not predicts})
-    write_result(directory, info, state)
+    marks = {"predicted": predicts, "checked": not predicts}
+    write_result(directory, log_info(fingerprint).model_copy(update=marks), state)
     Curve(points=state.curve).write(directory)
     report = TuneReport(
         model=selection.model,
