@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
@@ -35,8 +34,7 @@ class NotAffineError(Exception):
     """An index that is not arithmetic on loop variables, such as a value read from a tensor."""
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """How the address in a tensor changes along one axis of a block.
 
     Attributes

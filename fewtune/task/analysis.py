@@ -130,10 +130,8 @@ def _family(name: str) -> str:
     """The heaviest operator family that the kernel's name mentions; elementwise without one."""
     # TVM numbers kernels of one name: conv2d3 is the fourth conv2d.
     words = re.sub(r"\d+(?=_|$)", "", name.removeprefix("fused_"))
-    for family, pattern in _FAMILIES:
-        if re.search(rf"(^|_){pattern}(_|$)", words):
-            return family
-    return "elementwise"
+    found = (family for family, name in _FAMILIES if re.search(rf"(^|_){name}(_|$)", words))
+    return next(found, "elementwise")
 
 
 def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:

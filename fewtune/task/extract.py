@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import tvm_ffi
@@ -28,10 +29,15 @@ SEARCHED_OPERATORS = frozenset({"batch_matmul", "conv2d_transpose", "dense"}) | 
 
 @dataclass(frozen=True)
 class Task:
-    """A MetaSchedule task: its description, and its module with one PrimFunc ``main``."""
+    """A MetaSchedule task: its description, and its module, or that as TVM's JSON."""
 
     info: TaskInfo
-    mod: tvm.IRModule
+    module: tvm.IRModule | str
+
+    @cached_property
+    def mod(self) -> tvm.IRModule:
+        """The module, with one PrimFunc ``main``; of many tasks few are needed in a process."""
+        return read_module(self.module) if isinstance(self.module, str) else self.module
 
 
 def is_worth_searching(task: TaskInfo, min_share: float) -> bool:
@@ -106,7 +112,7 @@ def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
 
 def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> None:
     """Write a model's tasks: their table, and their modules beside it."""
-    modules = {task.info.name: json.loads(tvm.ir.save_json(task.mod)) for task in tasks}
+    modules = {task.info.name: tvm.ir.save_json(task.mod) for task in tasks}
     text, infos = canonical_json(modules), [task.info for task in tasks]
     table = TaskTable(model=model, target=target, tasks=infos, modules_sha256=text_sha256(text))
     directory.mkdir(parents=True, exist_ok=True)
@@ -126,7 +132,7 @@ def read_tasks(directory: Path) -> list[Task]:
     modules = json.loads(unchanged_text(directory / MODULES, table.modules_sha256))
     if missing := [info.name for info in table.tasks if info.name not in modules]:
         raise InputError(f"{directory / MODULES} lacks {missing[0]!r}: run extract_tasks again")
-    return [Task(info, read_module(json.dumps(modules[info.name]))) for info in table.tasks]
+    return [Task(info, modules[info.name]) for info in table.tasks]
 
 
 def twins_of(tasks: Sequence[TaskInfo]) -> dict[str, str]:
