@@ -95,6 +95,19 @@ def test_the_fastest_is_taken_and_what_it_is(tmp_path):
     assert held.trials == len(judge.contenders())
 
 
+def test_another_shape_takes_what_the_largest_has_come_to_unmeasured(tmp_path):
+    (cluster,) = tuned_tiny.selection().clusters
+    clusters = [cluster.model_copy(update={"members": [named("b"), named("a")]})]
+    changed = {"clusters": clusters, "twins": {named("c"): named("b")}}
+    judge = MadeJudge(lambda _name, _key: 1e-3)
+    report = share(tmp_path, judge, selection=tuned_tiny.selection().model_copy(update=changed))
+    assert named("c") not in judge.rounds[0]
+    (line,) = (each for each in report.tasks if each.task == named("c"))
+    assert (line.status, line.donor, line.best_ms) == ("shared", named("b"), None)
+    database = read_database(tmp_path / "share0")
+    assert best_trials(database, tuned_tiny.convolutions()["c"].mod, 1)
+
+
 class KilledError(BaseException):
     """What ends a session as a signal would."""
 
