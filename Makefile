@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-fast test-aarch64 coverage lint format repro ui lock clean
+.PHONY: help install run test all-tests test-fast test-aarch64 coverage lint format repro ui lock clean
 
 MODEL ?= squeezenet
 ARGS ?=
@@ -34,7 +34,11 @@ run: install
 # Two processes (three take as long on two cores): the tests of one file stay together, files with slow ones first.
 PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: lint
+# Lint takes what the tests, which wait for processes, leave of the cores.
+test: install
+	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
+
+all-tests: install
 	$(PYTEST)
 
 # The lines that no test runs: printed, and judging nothing. The tests take a fifth longer.
@@ -51,9 +55,9 @@ test-aarch64: install
 	python -m tests.devices.aarch64 "$$(tests/devices/aarch64.sh build/aarch64)"
 
 lint: install
-	ruff check .
-	ruff format --check .
-	mypy
+	nice ruff check .
+	nice ruff format --check .
+	nice mypy
 
 format: install
 	ruff check --fix .

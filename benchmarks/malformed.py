@@ -46,6 +46,7 @@ from benchmarks.helpers.tiny_checkout import MODEL
 from fewtune.artifacts import Fingerprint
 from fewtune.bank.exchange import export_bank
 from fewtune.predictor import files_of, shipped
+from fewtune.process.child_python import CHILD_PYTHON, child_python
 from fewtune.process.warm import warm_process
 
 _END_S = 60.0
@@ -76,12 +77,12 @@ def run_case(root: Path, case: Case, kept: Path) -> dict[str, Any]:
 
 
 def _command(root: Path, arguments: tuple[str, ...]) -> Ended:
-    began = time.monotonic()
+    began, warm = time.monotonic(), os.environ.get(CHILD_PYTHON)
     try:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [child_python(), *arguments],
             cwd=root,
-            env=tiny_checkout.environment(root),
+            env=tiny_checkout.environment(root, {CHILD_PYTHON: warm} if warm else {}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -9,6 +9,9 @@ import pytest
 
 from fewtune.machine.device_lock import LOCK_FOLDER
 from fewtune.predictor import LEARNT_FOLDER
+from fewtune.process import warm
+from fewtune.process.child_python import CHILD_PYTHON
+from fewtune.util.nvidia_driver import has_nvidia_driver
 
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.job): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
@@ -26,6 +29,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 # What takes longest, first: of two processes, none is left with a long one.
 _LONGEST = ("test_maltreated.py", "test_own_repository.py", "test_api.py", "test_flow.py")
+# Folders whose tests have work done in processes of their own, and test none of their starts.
+_WARM = (
+    *("bank", "benchmark", "compile", "measure", "model", "model_check", "prediction", "sharing"),
+    *("storage", "tuning"),
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +50,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files of slow tests alone unread in `make test-fast`: they import Prefect and Dask."""
     is_fast = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
     return True if is_fast and _SLOW_FILE in collection_path.read_text() else None
+
+
+@pytest.fixture(scope="session")
+def _warm_python():
+    """The program that has one warm process fork what it starts."""
+    from fewtune.api import APART
+
+    with warm._started(APART, Path(__file__).parents[1]):
+        yield os.environ.pop(CHILD_PYTHON)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm(request):
+    """Fork what tests of these folders start, as a run does: loading TVM takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in _WARM and not has_nvidia_driver():
+            patch.setenv(CHILD_PYTHON, request.getfixturevalue("_warm_python"))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

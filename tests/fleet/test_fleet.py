@@ -10,6 +10,7 @@ import pytest
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
+from fewtune.fleet import device
 from fewtune.fleet.device import Cluster, fleet_fingerprint, on_fleet
 from fewtune.fleet.worker import class_of
 from fewtune.machine.fingerprint import FingerprintOptions
@@ -71,7 +72,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):
-    options, own = ShareOptions(trials_per_task=2), fingerprint(at)
+    options, own = ShareOptions(trials_per_task=2, least_gain=0.03), fingerprint(at)
     folders = (tmp_path / "share", tmp_path / "journals")
     given = {"fingerprint": own}
     report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), **given)
@@ -93,7 +94,8 @@ def test_a_machine_of_another_class_is_named_and_left_out(at):
         assert len(said) == 2
 
 
-def test_an_address_where_nobody_is_is_told_and_nothing_is_left_to_close():
+def test_an_address_where_nobody_is_is_told_and_nothing_is_left_to_close(monkeypatch):
+    monkeypatch.setattr(device, "_CONNECT_S", 0.5)
     before = {id(each) for each in gc.get_objects() if isinstance(each, distributed.Client)}
     with pytest.raises(MachineError, match="no Dask scheduler answers at tcp://127.0.0.1:1 "):
         fingerprint("tcp://127.0.0.1:1")

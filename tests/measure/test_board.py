@@ -24,6 +24,7 @@ from fewtune.tuning.tune import tune
 from fewtune.verify.taps import Observable
 from tests import tuned_tiny
 from tests.rpc_boards import boards
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +41,9 @@ def fingerprint(at: str) -> Fingerprint:
     return detect_fingerprint(FingerprintOptions(device=at, target=target))
 
 
-def test_an_unknown_key_is_told_at_once(at):
+def test_an_unknown_key_is_told_at_once(at, monkeypatch):
     assert ANSWER_S < 5
+    monkeypatch.setattr(ask_tracker, "__defaults__", (0.2,))
     with pytest.raises(MachineError, match=r"no server of key 'nobody'.*its keys: loopback"):
         fingerprint(f"{at.rpartition('/')[0]}/nobody")
 
@@ -86,7 +88,7 @@ def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
         tuned_tiny.predicted(),
         tune_directory,
         own,
-        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
+        ShareOptions(trials_per_task=2, least_gain=0.03, budget_s=tuned.tuning_s + 10),
         journals,
         tmp_path / "share",
         tmp_path / "bank",
@@ -100,5 +102,4 @@ def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
     assert {each.name for each in shared.rounds} == {"alone"}
     assert any(line.best_ms for line in shared.tasks)
     assert json.loads((tmp_path / "share" / "log.json").read_text())["machine"] == own.device
-    left = {each.pid for each in psutil.Process().children(recursive=True)} - before
-    assert not left
+    until(lambda: {it.pid for it in psutil.Process().children(recursive=True)} <= before)

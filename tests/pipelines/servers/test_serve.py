@@ -30,7 +30,9 @@ def served(tmp_path_factory):
         "    schedules: [{cron: '0 2 * * *'}]\n"
     )
     port = free_port()
-    process = started(root, "serve", "--port", str(port), "--cron", "0 3 * * *")
+    # How often it looks for new deployments.
+    soon = {"PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1"}
+    process = started(root, "serve", "--port", str(port), "--cron", "0 3 * * *", **soon)
     try:
         yield f"http://127.0.0.1:{port}/api", root / ".fewtune" / "prefect-auth"
         children = psutil.Process(process.pid).children()
@@ -85,7 +87,7 @@ def planned(served):
     api, file = served
     # Where none is planned, .fewtune/logs/prefect-server.log says why.
     until(file.is_file, PATIENCE_S)
-    return until(lambda: scheduled(api, file.read_text().strip()), PATIENCE_S, pause_s=0.5)
+    return until(lambda: scheduled(api, file.read_text().strip()), PATIENCE_S, pause_s=0.1)
 
 
 def test_the_scheduler_plans_runs_of_what_is_served(planned):
