@@ -52,8 +52,6 @@ from fewtune.process.warm import warm_process
 _END_S = 60.0
 # A tuning or compiling that damage does not stop goes on to its end.
 _STAGE_S = 300.0
-# What the readers of mutated files do in processes of their own.
-_APART = ("fewtune.storage.database", "fewtune.predictor.pretrained")
 _CODES = (0, 2, 3, 5)
 
 
@@ -236,7 +234,7 @@ def main() -> int:
             mutated(root, options.mutations, chance),
             [] if options.only or options.most else models(),
         )
-        with warm_process(_APART):
+        with warm_process([]):
             for each in done:
                 rows.append(each)
                 print(json.dumps(each), flush=True)

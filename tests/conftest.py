@@ -11,7 +11,7 @@ from fewtune.machine.device_lock import LOCK_FOLDER
 from fewtune.predictor import LEARNT_FOLDER
 from fewtune.process import warm
 from fewtune.process.child_python import CHILD_PYTHON
-from fewtune.util.nvidia_driver import has_nvidia_driver
+from fewtune.process.contexts import without_gc
 
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.job): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
@@ -31,8 +31,8 @@ _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 _LONGEST = ("test_maltreated.py", "test_own_repository.py", "test_api.py", "test_flow.py")
 # Folders whose tests have work done in processes of their own, and test none of their starts.
 _WARM = (
-    *("bank", "benchmark", "compile", "measure", "model", "model_check", "prediction", "sharing"),
-    *("storage", "tuning"),
+    *("bank", "benchmark", "benchmarks", "compile", "measure", "model", "model_check"),
+    *("prediction", "predictor", "sharing", "storage", "tuning", "workers"),
 )
 
 
@@ -52,6 +52,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_fast and _SLOW_FILE in collection_path.read_text() else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Import all tests, and what they import, without scans for garbage: there is none."""
+    with without_gc(for_good=True):
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def _warm_python():
     """The program that has one warm process fork what it starts."""
@@ -65,7 +72,7 @@ def _warm_python():
 def _warm(request):
     """Fork what tests of these folders start, as a run does: loading TVM takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent.name in _WARM and not has_nvidia_driver():
+        if request.path.parent.name in _WARM:
             patch.setenv(CHILD_PYTHON, request.getfixturevalue("_warm_python"))
         yield
 

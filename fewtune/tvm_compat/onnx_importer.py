@@ -19,7 +19,7 @@ def known_operators() -> set[str]:
     """Operators that the importer knows.
 
     TVM lists its converters nowhere else.
-    Test: tests/model/test_lower.py::test_an_unknown_operator_is_named
+    Test: tests/model/test_import_model.py::test_an_operator_that_tvm_lacks_is_named_with_its_node
     """
     from tvm.relax.frontend.onnx import onnx_frontend
 

@@ -74,8 +74,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 def test_sharing_runs_on_one_machine(at, tmp_path):
     options, own = ShareOptions(trials_per_task=2, least_gain=0.03), fingerprint(at)
     folders = (tmp_path / "share", tmp_path / "journals")
-    given = {"fingerprint": own}
-    report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), **given)
+    report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), fingerprint=own)
     assert {each.name for each in report.rounds} == {"in the model"}
     assert all(line.best_ms for line in report.tasks)
     assert (tmp_path / "share" / "log.json").is_file()

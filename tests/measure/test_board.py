@@ -88,7 +88,7 @@ def test_a_model_is_tuned_and_shared_on_boards(at, tmp_path):
         tuned_tiny.predicted(),
         tune_directory,
         own,
-        ShareOptions(trials_per_task=2, least_gain=0.03, budget_s=tuned.tuning_s + 10),
+        ShareOptions(trials_per_task=2, budget_s=tuned.tuning_s + 10),
         journals,
         tmp_path / "share",
         tmp_path / "bank",

@@ -1,7 +1,6 @@
 """Candidates that compute something else, through a real worker: they never win."""
 
 import re
-from collections import Counter
 
 import pytest
 
@@ -60,7 +59,6 @@ def test_a_wrong_candidate_never_wins(fault, right, wanted, measurer):
     assert [outcome.cause for outcome in outcomes] == [WRONG_OUTPUT, None]
     assert "elements differ" in outcomes[0].message
     assert outcomes[1].is_checked
-    assert Counter(outcome.cause for outcome in outcomes) == {WRONG_OUTPUT: 1, None: 1}
     assert measurer.phases.check_s > 0
 
 
@@ -91,6 +89,5 @@ def test_a_failure_is_not_beaten():
     batch.end(2, Outcome([2.0]))
     outcomes = batch.settle()
     assert [outcome.cause for outcome in outcomes] == ["wrong_output", None, None]
-    assert Counter(outcome.cause for outcome in outcomes) == {"wrong_output": 1, None: 2}
     # Another race does not lower it.
     assert (batch.bar_s(0), batch.bar_s(2)) == (1.0, 0.5)

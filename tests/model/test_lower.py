@@ -42,9 +42,3 @@ def test_a_slice_by_the_values_of_an_input_is_refused_with_a_reason():
     (node,) = unsupported_nodes(bound, target)
     assert (node.node, node.operator) == ("slicing", "Slice")
     assert node.reason.startswith("the values that it reads choose")
-
-
-def test_an_unknown_operator_is_named():
-    model = model_of("(float[8] x) => (float[8] y) {[melting] y = other.Melt (x)}")
-    with pytest.raises(UnsupportedError, match="other.Melt .node 'melting': TVM's importer does"):
-        lower(model, resolve_target("auto", 1), "NCHW")

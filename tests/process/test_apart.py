@@ -15,10 +15,6 @@ from fewtune.process.warm import warm_process
 from tests.process.dying_work import NAMES, Ends, OnceThere, Steps
 
 
-def test_what_work_returns_comes_back():
-    assert run_apart(Steps()) == {"made": "made", "left_out": {}}
-
-
 def test_the_caller_works_meanwhile(tmp_path):
     # The child ends only once the caller has done its part.
     done = tmp_path / "done"
@@ -77,6 +73,7 @@ def test_a_crash_on_a_full_disk_is_the_machines_fault(monkeypatch):
 def test_jobs_side_by_side_each_leave_out_what_crashed_in_theirs():
     found = run_each_apart([Steps(dies="transpose"), Steps(), Steps(raises="fold")])
     assert [list(each["left_out"]) for each in found] == [["transpose"], [], ["fold"]]
+    assert found[1] == {"made": "made", "left_out": {}}
 
 
 def test_the_first_failure_ends_the_other_jobs():

@@ -5,13 +5,16 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task
 from fewtune.tuning.job import SessionJob, lay_crash, measured
 from fewtune.tuning.tune import TuneJob
 from tests import tuned_tiny
@@ -26,14 +29,35 @@ def events_in(folder: Path) -> list[dict]:
     return [event for path in folder.glob("*.jsonl") for event in events_of(path)]
 
 
+@contextlib.contextmanager
+def tuning_apart(job: TuneJob, task: Task) -> Iterator[BaseProcess]:
+    """A tuning in a process group of its own, all of which is killed in the end."""
+
+    def run() -> None:
+        os.setsid()
+        # What it starts is in its group, too, if no warm process forks that.
+        os.environ.pop(CHILD_PYTHON, None)
+        measured(job, [task])
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.kill()
+        child.join()
+
+
+def job_on(task: Task, folder: Path, trials: int) -> TuneJob:
+    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": trials})
+    return tuned_tiny.job_of(TuneJob, [task], folder, options)
+
+
 def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path):
     task = conv("c")
-    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
-    job = tuned_tiny.job_of(TuneJob, [task], tmp_path, options)
-
-    def run_in_own_group() -> None:
-        os.setsid()
-        measured(job, [task])
+    job = job_on(task, tmp_path, 9)
 
     def trials() -> list[dict]:
         return [
@@ -45,21 +69,11 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
     def is_at(moment: str) -> bool:
         return any(event["kind"] == moment for event in events_in(tmp_path))
 
-    def reaches(child: BaseProcess, moment: str) -> bool:
-        until(lambda: is_at(moment) or not child.is_alive(), pause_s=0.005)
-        return is_at(moment)
-
     before: list[dict] = []
     for moment in ("start", "round"):
-        child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
-        child.start()
-        try:
-            assert reaches(child, moment)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.kill()
-            child.join()
+        with tuning_apart(job, task) as child:
+            until(lambda now=moment: is_at(now) or not child.is_alive(), pause_s=0.005)
+            assert is_at(moment)
         assert child.exitcode == -signal.SIGKILL
         assert trials()[: len(before)] == before
         before = trials()
@@ -76,24 +90,12 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
 
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     task = conv("c")
-    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
-    job = tuned_tiny.job_of(TuneJob, [task], tmp_path, options)
-
-    def run_in_own_group() -> None:
-        os.setsid()
-        measured(job, [task])
-
-    child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
-    child.start()
-    try:
+    with tuning_apart(job_on(task, tmp_path, 300), task) as child:
         until(lambda: any(event["kind"] == "round" for event in events_in(tmp_path)), pause_s=0.005)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         # The tuning process, the one that forks workers, and the workers.
         until(lambda: not in_group(child.pid))
-    finally:
-        if in_group(child.pid):
-            os.killpg(child.pid, signal.SIGKILL)
 
 
 def in_group(group: int) -> list[int]:

@@ -1,24 +1,18 @@
 """TVM started light."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from fewtune.util.nvidia_driver import has_nvidia_driver
+from tests.made.command import python
 
 
-def printed(script: str, **environment: str) -> list[str]:
-    """The lines that a Python process prints which runs a script."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+@pytest.fixture(autouse=True)
+def _unset(monkeypatch):
+    for name in os.environ:
+        if name.endswith("_THREADS"):
+            monkeypatch.delenv(name)
 
 
 @pytest.mark.slow
@@ -27,7 +21,7 @@ def test_threads_that_are_given_are_kept():
 from fewtune.runtime.tvm import given_threads, tvm
 print(tvm.get_global_func("runtime.NumThreads")(), given_threads())
 """
-    assert printed(asked, TVM_NUM_THREADS="1") == ["1 1"]
+    assert python(asked, TVM_NUM_THREADS="1").stdout == "1 1\n"
 
 
 @pytest.mark.slow
@@ -46,4 +40,4 @@ print(all(map(tvm.get_global_func, ("tvm.contrib.sort.argsort", "tvm.contrib.ran
 target_from_json('{"kind": "cuda", "arch": "sm_90"}')
 print(is_loaded("cuda"), bool(tvm.get_global_func("tirx.intrinsics.cuda.get_codegen")))
 """
-    assert printed(asked) == ["True None", "False False", "True", "True True"]
+    assert python(asked).stdout.splitlines() == ["True None", "False False", "True", "True True"]

@@ -10,6 +10,7 @@ import pytest
 
 from fewtune.errors import MachineError
 from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults import default_schedule
 from fewtune.timing.timer import Race
@@ -92,7 +93,7 @@ def test_an_error_while_running_is_no_crash(pool, scheduled, specs):
     wrong, right = measurer.measure([scheduled] * 2, [absurd, specs], [None] * 2)
     assert (wrong.cause, wrong.run_s) == ("runtime_error", None)
     assert right.run_s
-    assert [wrong.cause, right.cause] == ["runtime_error", None]
+    assert right.cause is None
     assert pool.handles[0].process.pid == pid
 
 
@@ -187,6 +188,7 @@ def test_an_old_worker_is_replaced_between_batches(pool, good, monkeypatch):
 
 def test_workers_that_cannot_start_end_the_run(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.delenv(CHILD_PYTHON, raising=False)
     with (
         WorkerPool("{}", 1, 1) as broken,
         pytest.raises(MachineError, match="workers die before they begin .*exit code 1"),

@@ -6,6 +6,7 @@ import sys
 
 import psutil
 
+from fewtune.pipelines.servers import with_parent
 from tests.waiting import until
 
 _STARTER = """
@@ -35,13 +36,7 @@ def test_a_server_ends_with_the_command_that_was_killed():
 
 
 def test_one_whose_starter_is_gone_does_not_begin():
-    command = [
-        sys.executable,
-        "-m",
-        "fewtune.pipelines.servers.with_parent",
-        "1",
-        "json.tool",
-        "--help",
-    ]
+    given = [with_parent.__name__, "1", "json.tool", "--help"]
+    command = [sys.executable, "-m", *given]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""
