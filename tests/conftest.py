@@ -29,11 +29,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 # What takes longest, first: of two processes, none is left with a long one.
 _LONGEST = ("test_maltreated.py", "test_own_repository.py", "test_api.py", "test_flow.py")
-# Folders whose tests have work done in processes of their own, and test none of their starts.
-_WARM = (
-    *("bank", "benchmark", "benchmarks", "compile", "measure", "model", "model_check"),
+# Folders and files whose tests have work done in processes of their own.
+_WARM = {
+    *("bank", "benchmark", "benchmarks", "commands", "compile", "measure", "model", "model_check"),
     *("prediction", "predictor", "sharing", "storage", "tuning", "workers"),
-)
+    *("test_api.py", "test_cli.py", "test_worker.py"),
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,11 +71,17 @@ def _warm_python():
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm(request):
-    """Fork what tests of these folders start, as a run does: loading TVM takes seconds."""
+    """Fork what these tests start, as a run does: loading TVM takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent.name in _WARM:
+        if {request.path.name, request.path.parent.name} & _WARM:
             patch.setenv(CHILD_PYTHON, request.getfixturevalue("_warm_python"))
         yield
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """Start Python, and all that processes need, anew."""
+    monkeypatch.delenv(CHILD_PYTHON, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

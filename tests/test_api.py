@@ -155,7 +155,7 @@ def extras() -> list[str]:
     return [*modules, "dask"]
 
 
-def test_the_library_needs_no_extra(model, tuned):
+def test_the_library_needs_no_extra(cold, model, tuned):
     """Neither to be imported, nor to check, tune and run a model."""
     script = REFUSING.format(names=extras()) + (
         "import fewtune, fewtune.api\n"
@@ -212,7 +212,9 @@ print(result.latency_ms > 0, result.library.is_file())
 """
 
 
-def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(model, tuned, tmp_path):
+def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(
+    cold, model, tuned, tmp_path
+):
     # What comes before tuning is there.
     out = shutil.copytree(tuned.directory, tmp_path / "out")
     given = {"model": str(model), "strategy": "full", "trials": 2, "out": str(out)}
@@ -225,7 +227,7 @@ def test_an_interrupt_ends_with_the_best_so_far_and_an_equal_call_goes_on(model,
     assert TuneReport.read(out / "tune").stopped_by == "trials"
 
 
-def test_a_killed_call_leaves_no_temporary_files(model, tmp_path):
+def test_a_killed_call_leaves_no_temporary_files(cold, model, tmp_path):
     code = f"import fewtune; fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -236,7 +238,7 @@ def test_a_killed_call_leaves_no_temporary_files(model, tmp_path):
     until(lambda: not list(temporary.iterdir()))
 
 
-def test_a_limit_of_a_files_size_is_the_machines_fault(model, tmp_path):
+def test_a_limit_of_a_files_size_is_the_machines_fault(cold, model, tmp_path):
     code = (
         "import resource, fewtune\nfrom fewtune.errors import MachineError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"

@@ -21,7 +21,6 @@ from fewtune.pipelines.commands.services import read_deployments
 from fewtune.pipelines.commands.show import remark
 from fewtune.pipelines.runs.outcome import Outcome
 from fewtune.process.ending import VERBOSE, ending_early, exit_code, is_asked_to_end, listen
-from fewtune.process.warm import warm_process
 from fewtune.stages.params import BY_MODEL, RUN_SETTINGS, load_all
 from fewtune.stages.paths import Places
 from tests import tiny_models
@@ -32,13 +31,6 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
 COMMANDS = tuple(function.__name__ for each in _COMMANDS.values() for function in each)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_warm_process():
-    """For every `run` that is refused: it takes a second to begin and end one."""
-    with warm_process([]):
-        yield
 
 
 def test_help_comes_at_once():

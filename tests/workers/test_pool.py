@@ -10,7 +10,6 @@ import pytest
 
 from fewtune.errors import MachineError
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.process.child_python import CHILD_PYTHON
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults import default_schedule
 from fewtune.timing.timer import Race
@@ -186,9 +185,8 @@ def test_an_old_worker_is_replaced_between_batches(pool, good, monkeypatch):
     assert pool.handles[0].lost_since(built)
 
 
-def test_workers_that_cannot_start_end_the_run(monkeypatch):
+def test_workers_that_cannot_start_end_the_run(cold, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    monkeypatch.delenv(CHILD_PYTHON, raising=False)
     with (
         WorkerPool("{}", 1, 1) as broken,
         pytest.raises(MachineError, match="workers die before they begin .*exit code 1"),
