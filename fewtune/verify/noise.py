@@ -98,28 +98,27 @@ class _Jittered:
     def _is_float(self, name: str) -> bool:
         return name in self._known and self._known[name].element_type in _AMPLITUDE
 
-    def _nodes(self, model: ModelProto, sources: set[str]) -> Iterator[NodeProto]:
+    def _nodes(self, model: ModelProto, sources: set[str]) -> list[NodeProto]:
         """The model's nodes, and those that multiply what they read or sum up."""
-        dependent, moved = set(sources), set[str]()
+        products, nodes, dependent = dict[str, NodeProto](), [], set(sources)
         for original in model.graph.node:
             node = NodeProto.FromString(original.SerializeToString())
             for position, name in enumerate(original.input):
                 if name in sources:
                     node.input[position] = f"{name}/moved"
-                    if name not in moved:
-                        # Beside its first reader: a large product is freed behind its last one.
-                        yield self._product(name, name, f"{name}/moved")
-                    moved.add(name)
-            if dependent.isdisjoint(original.input):
-                yield node
-                continue
-            dependent.update(node.output)
-            name = node.output[0]
-            if node.op_type in _SUMS and self._is_float(name):
-                node.output[0] = f"{name}/exact"
-                yield node
-                node = self._product(f"{name}/exact", name, name)
-            yield node
+                    if name not in products:
+                        products[name] = self._product(name, name, f"{name}/moved")
+            if not dependent.isdisjoint(original.input):
+                dependent.update(node.output)
+                name = node.output[0]
+                if node.op_type in _SUMS and self._is_float(name):
+                    node.output[0] = f"{name}/exact"
+                    nodes.append(node)
+                    node = self._product(f"{name}/exact", name, name)
+            nodes.append(node)
+        # Of what a node reads, onnxruntime runs first what stands last. If those were the products
+        # of weights, all of them would be held at once.
+        return [*products.values(), *nodes]
 
     def _product(self, source: str, of: str, result: str) -> NodeProto:
         """A node that multiplies a value, of the shape of ``of``, by factors."""
@@ -128,27 +127,34 @@ class _Jittered:
 
     def still(self) -> dict[str, np.ndarray]:
         """Values of the additional inputs at which nothing moves."""
-        return self._taken(np.zeros(self._room, np.float32), np.random.default_rng(0))
+        pool = np.zeros(self._room, np.float32)
+        return self._taken(self._factors(pool), np.random.default_rng(0))
 
     def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
         """Random values of the additional inputs, for each of ``runs`` runs."""
         generator = np.random.default_rng([seed, 7])
-        pool = 2 * generator.random(self._room, dtype=np.float32) - 1
+        factors = self._factors(2 * generator.random(self._room, dtype=np.float32) - 1)
         for _ in range(runs):
-            yield self._taken(pool, generator)
+            yield self._taken(factors, generator)
 
-    def _taken(self, pool: np.ndarray, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Factors as views: together they would be as large as all weights."""
-        scaled = {}
+    def _factors(self, pool: np.ndarray) -> dict[int, np.ndarray]:
+        """Factors close to one by element type, of numbers from -1 to 1."""
+        factors = {}
         for kind in {each.element_type for each in self._feeds.values()}:
             reach = max(_AMPLITUDE[kind], _QUANTISED if self._is_quantised else 0.0)
             dtype = helper.tensor_dtype_to_np_dtype(kind)
-            wide = pool.astype(np.promote_types(dtype, "f4"))
-            scaled[kind] = (1.0 + reach * wide).astype(dtype)
+            wide = pool.astype(np.promote_types(dtype, "f4"), copy=False)
+            factors[kind] = (1.0 + reach * wide).astype(dtype, copy=False)
+        return factors
+
+    def _taken(
+        self, factors: dict[int, np.ndarray], generator: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Factors as views: together they would be as large as all weights."""
         taken = {}
         for name, (shape, kind) in self._feeds.items():
-            start = int(generator.integers(0, pool.size - prod(shape) + 1))
-            taken[name] = scaled[kind][start : start + prod(shape)].reshape(shape)
+            start = int(generator.integers(0, self._room - prod(shape) + 1))
+            taken[name] = factors[kind][start : start + prod(shape)].reshape(shape)
         return taken
 
 
