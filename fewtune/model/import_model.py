@@ -249,7 +249,7 @@ def _imported(
     left_out: Mapping[str, str] | None,
 ) -> Imported:
     """Import a model at one shape."""
-    name, bound = loaded.name, light(loaded.bound())
+    name, bound = loaded.name, loaded.bound()
     loaded = replace(loaded, model=onnx.ModelProto())
     give_back_memory()
     check_finite(bound.model)

@@ -30,6 +30,7 @@ from fewtune.model.registration import (
 )
 from fewtune.onnx_graph.bind import bind_shapes
 from fewtune.onnx_graph.checks import checked_file, digest_of
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import graph_inputs, opset_of
 from fewtune.onnx_graph.inputs import (
     check_dimensions,
@@ -163,7 +164,7 @@ class LoadedModel:
         """The model at each of its shapes, the largest first."""
         return [dataclasses.replace(self, source=each) for each in self.source.one_by_one()]
 
-    def bound(self) -> ModelProto:
+    def bound(self) -> LightModel:
         """The model with its dynamic dimensions and constant inputs bound.
 
         Raises
@@ -171,10 +172,9 @@ class LoadedModel:
         InputError
             If they do not fit (`fewtune.onnx_graph.bind.bind_shapes`).
         """
-        source = self.source
-        return bind_shapes(
-            self.model, source.shapes, source.dimensions, source.constants, self.samples
-        )
+        source, given = self.source, light(self.model)
+        sizes = source.shapes, source.dimensions, source.constants
+        return light(bind_shapes(given.model, *sizes, self.samples))
 
 
 def _checked(

@@ -34,7 +34,7 @@ from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import (
     PREPROC,
     LayoutError,
-    lay_out,
+    addresses_of,
     layout_blocks,
     without_layout_block,
 )
@@ -554,7 +554,7 @@ class TaskReference:
             if array.size != given.size:
                 room = f"{array.size} of {given.size}"
                 raise LayoutError(f"its layout has room for {room} weights")
-            lay_out(block, given, array)
+            array.reshape(-1)[addresses_of(block, given.size)] = given.reshape(-1)
         else:
             np.copyto(array.reshape(given.shape), given)
         if moved and given is not None and array.dtype.name in ROUNDING:

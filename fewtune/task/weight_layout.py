@@ -7,13 +7,14 @@ constants once, while the model is compiled.
 
 ``RewriteLayout`` leaves a block in the schedule that copies the weights into their new layout. A
 measured kernel has no such block and takes weights in the new layout, so a check applies the block
-to them (`lay_out`). If the block loses weights, the schedule is wrong whatever the kernel does. TVM
-0.27 loses weights that are read through a flip.
+to them (`addresses_of`). If the block loses weights, the schedule is wrong whatever the kernel
+does. TVM 0.27 loses weights that are read through a flip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -165,8 +166,7 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     }
     folding = _Folding(calls)
     for name in model_functions(scheduled):
-        changed = folding.visit_expr(scheduled[name])
-        builder.update_func(scheduled.get_global_var(name), changed)
+        builder.update_func(scheduled.get_global_var(name), folding.visit_expr(scheduled[name]))
     return builder.get()
 
 
@@ -177,6 +177,8 @@ class _Folding(relax.PyExprMutator):
     def __init__(self, calls: dict[str, tuple[tvm.ir.GlobalVar, dict[int, Any]]]) -> None:
         super().__init__()
         self._calls = calls
+        # Layers are alike. Of more kernels, addresses would take as much as all weights.
+        self._addresses = lru_cache(maxsize=8)(addresses_of)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Lay out the weights of a kernel's call."""
@@ -188,7 +190,7 @@ class _Folding(relax.PyExprMutator):
         for place, block in blocks.items():
             weights = known_array(arguments[place])
             into = np.empty(shape_of(block.body.buffer), weights.dtype)
-            lay_out(block, weights, into)
+            into.reshape(-1)[self._addresses(block, weights.size)] = weights.reshape(-1)
             arguments[place] = relax.const(into)
         given = [kernel, relax.Tuple(arguments), *call.args[2:]]
         return relax.Call(call.op, given, call.attrs, call.ty_args)
@@ -211,8 +213,8 @@ def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
     }
 
 
-def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
-    """Copy weights into the layout that a block of `layout_blocks` defines.
+def addresses_of(block: Any, size: int) -> np.ndarray:
+    """Where a block of `layout_blocks` writes each of so many weights, in their order.
 
     `LayoutError` if two weights have the same address, or the block does something else than copy.
     """
@@ -226,23 +228,22 @@ def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
     parts: dict[tuple[int, ...], Any] = {}
     try:
         shape, stride = shape_of(store.buffer), 1
-        if prod(shape) != weights.size:
-            raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
-        for index, size in reversed([*zip(store.indices, shape, strict=True)]):
+        if prod(shape) != size:
+            raise LayoutError(f"its layout has room for {prod(shape)} of {size} weights")
+        for index, extent in reversed([*zip(store.indices, shape, strict=True)]):
             part = np.asarray(evaluate(index, elements)) * stride
             parts[part.shape] = parts.get(part.shape, 0) + part
-            stride *= size
+            stride *= extent
     except NotAffineError as fault:
         raise LayoutError(f"the layout of its weights is not known: {fault}") from None
-    addresses = sum(sorted(parts.values(), key=np.size))
-    places = np.broadcast_to(addresses, extents).reshape(-1)
-    if places.min() < 0 or places.max() >= weights.size:
+    places = np.broadcast_to(sum(sorted(parts.values(), key=np.size)), extents).reshape(-1)
+    if places.min() < 0 or places.max() >= size:
         raise LayoutError("its layout puts weights outside of their buffer")
-    is_taken = np.zeros(weights.size, dtype=bool)
+    is_taken = np.zeros(size, dtype=bool)
     is_taken[places] = True
     if not is_taken.all():
         raise LayoutError("its layout puts several weights in one place")
-    into.reshape(-1)[places] = weights.reshape(-1)
+    return places
 
 
 def _is_copy(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:

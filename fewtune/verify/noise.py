@@ -9,7 +9,9 @@ The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-9
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import prod
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -127,35 +129,28 @@ class _Jittered:
 
     def still(self) -> dict[str, np.ndarray]:
         """Values of the additional inputs at which nothing moves."""
-        pool = np.zeros(self._room, np.float32)
-        return self._taken(self._factors(pool), np.random.default_rng(0))
+        return next(self._taken(np.zeros(self._room, np.float32), np.random.default_rng(0)))
 
     def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
         """Random values of the additional inputs, for each of ``runs`` runs."""
         generator = np.random.default_rng([seed, 7])
-        factors = self._factors(2 * generator.random(self._room, dtype=np.float32) - 1)
-        for _ in range(runs):
-            yield self._taken(factors, generator)
+        pool = 2 * generator.random(self._room, dtype=np.float32) - 1
+        return islice(self._taken(pool, generator), runs)
 
-    def _factors(self, pool: np.ndarray) -> dict[int, np.ndarray]:
-        """Factors close to one by element type, of numbers from -1 to 1."""
-        factors = {}
+    def _taken(self, pool: np.ndarray, random: np.random.Generator) -> Iterator[dict[str, Any]]:
+        """Factors as views, again and again: together they would be as large as all weights."""
+        scaled = {}
         for kind in {each.element_type for each in self._feeds.values()}:
             reach = max(_AMPLITUDE[kind], _QUANTISED if self._is_quantised else 0.0)
             dtype = helper.tensor_dtype_to_np_dtype(kind)
-            wide = pool.astype(np.promote_types(dtype, "f4"), copy=False)
-            factors[kind] = (1.0 + reach * wide).astype(dtype, copy=False)
-        return factors
-
-    def _taken(
-        self, factors: dict[int, np.ndarray], generator: np.random.Generator
-    ) -> dict[str, np.ndarray]:
-        """Factors as views: together they would be as large as all weights."""
-        taken = {}
-        for name, (shape, kind) in self._feeds.items():
-            start = int(generator.integers(0, self._room - prod(shape) + 1))
-            taken[name] = factors[kind][start : start + prod(shape)].reshape(shape)
-        return taken
+            wide = pool.astype(np.promote_types(dtype, "f4"))
+            scaled[kind] = (1.0 + reach * wide).astype(dtype, copy=False)
+        while True:
+            taken = {}
+            for name, (shape, kind) in self._feeds.items():
+                start = int(random.integers(0, pool.size - prod(shape) + 1))
+                taken[name] = scaled[kind][start : start + prod(shape)].reshape(shape)
+            yield taken
 
 
 class NoiseMeter:
