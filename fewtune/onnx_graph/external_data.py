@@ -192,13 +192,13 @@ def light(model: ModelProto | LightModel) -> LightModel:
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
-        is_number = is_native(tensor.data_type) and tensor.data_type != TensorProto.BOOL
-        if is_outside(tensor) or (is_number and tensor_bytes(tensor) >= _LARGE_BYTES):
+        kind, made = tensor.data_type, tensor
+        if is_outside(tensor):
             arrays[tensor.name] = array_of(tensor)
-        is_new = tensor.name in arrays and not is_outside(tensor)
-        light_model.graph.initializer.append(
-            _reference(tensor, arrays[tensor.name]) if is_new else tensor
-        )
+        elif is_apart(kind, tensor_bytes(tensor)):
+            arrays[tensor.name] = array_of(tensor)
+            made = reference(tensor.name, kind, arrays[tensor.name])
+        light_model.graph.initializer.append(made)
     embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
     if sum(map(tensor_bytes, embedded)) > EMBEDDED_BYTES:
         raise InputError(
@@ -208,11 +208,16 @@ def light(model: ModelProto | LightModel) -> LightModel:
     return LightModel(light_model, arrays)
 
 
-def _reference(tensor: TensorProto, array: np.ndarray) -> TensorProto:
-    """A tensor without data, which refers to an array in memory."""
+def is_apart(kind: int, size: int) -> bool:
+    """Whether a weight of this ONNX type, and of so many bytes, is kept outside of the model."""
+    return size >= _LARGE_BYTES and is_native(kind) and kind != TensorProto.BOOL
+
+
+def reference(name: str, kind: int, array: np.ndarray) -> TensorProto:
+    """A tensor without data, which refers to an array in memory that the caller keeps."""
     location = f"memory-{next(_numbers)}"
     _held[location] = array
-    made = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    made = TensorProto(name=name, dims=array.shape, data_type=kind)
     made.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, "offset": 0, "length": array.nbytes}.items():
         made.external_data.add(key=key, value=str(value))

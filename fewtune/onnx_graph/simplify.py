@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,8 +18,10 @@ from fewtune.onnx_graph.external_data import (
     LightModel,
     array_of,
     bring_in,
+    is_apart,
     is_outside,
     light,
+    reference,
 )
 from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.graph import (
@@ -53,7 +56,6 @@ _RESIZE_MODES = 11
 _FOLDING = "onnxslim"
 # Of onnxslim, between which shapes are inferred: what one folds may let the next fold more.
 _MOST_ROUNDS = 10
-_MATRIX = 2
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
 RECURRENT_LAYERS = "recurrent_layers"
@@ -192,26 +194,24 @@ def slimmed(model: ModelProto) -> LightModel:
             for _ in range(_MOST_ROUNDS):
                 # Its own inference of shapes takes longer than all the rest.
                 count, made = len(given.graph.node), core.optimize(given)
-                _take_out(made, references)
                 _straighten(made, references)
                 shared = light(made)
                 given = with_shapes(shared.model)
                 if len(given.graph.node) == count:
                     break
+        if _interface(given) != _interface(model):
+            raise ValueError("it changed the inputs or outputs")
     except Exception as error:  # noqa: BLE001 (onnxslim raises many kinds)
         _logger.info("onnxslim failed, the model stays as it is: %s", error)
-        return light(model)
-    if _interface(given) != _interface(model):
-        _logger.info("onnxslim changed the inputs or outputs, the model stays as it is")
         return light(model)
     given.ir_version = max(given.ir_version, MINIMUM_IR_VERSION)
     return LightModel(given, shared.arrays)
 
 
-def _foldable(model: ModelProto) -> tuple[ModelProto, dict[str, TensorProto]]:
+def _foldable(model: ModelProto) -> tuple[ModelProto, dict[int, TensorProto]]:
     """A copy of a light model with the weights in it that onnxruntime may fold for onnxslim.
 
-    The other weights' references are given by name.
+    The other weights' references are given by where their arrays are in memory.
     """
     copy, references = copy_model(model), {}
     # Values that depend on the inputs' values; no node that reads one is folded.
@@ -226,61 +226,50 @@ def _foldable(model: ModelProto) -> tuple[ModelProto, dict[str, TensorProto]]:
         if tensor.name in folded:
             bring_in(tensor)
         else:
-            references[tensor.name] = tensor
+            references[array_of(tensor).ctypes.data] = tensor
     return copy, references
 
 
-def _take_out(model: ModelProto, references: dict[str, TensorProto]) -> None:
-    """Write references again for weights that onnxslim has read, and left as they are, in place."""
-    for tensor in model.graph.initializer:
-        if tensor.external_data:
-            continue
-        # It writes the location of the reference to a weight that it has read.
-        tensor.ClearField("data_location")
-        known = references.get(tensor.name)
-        if known is not None and np.array_equal(array_of(tensor), array_of(known)):
-            _refer(tensor, known)
-
-
-def _refer(tensor: TensorProto, known: TensorProto) -> None:
-    """Let a tensor refer to the weight that another one refers to, in place."""
-    name = tensor.name
-    tensor.CopyFrom(known)
-    tensor.name = name
-
-
-def _straighten(model: ModelProto, references: dict[str, TensorProto]) -> None:
-    """Let products read weights that onnxslim has transposed as they were given, in place.
-
-    A transposed copy of each weight would be as large as all weights.
-    """
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+def _straighten(model: ModelProto, references: dict[int, TensorProto]) -> None:
+    """Let products read weights that onnxslim has transposed as they were given, in place."""
     readers = Counter(name for node in all_nodes(model.graph) for name in node.input)
-    matrices = [each for each in references.values() if len(each.dims) == _MATRIX]
-    columns = {array_of(each)[:, :1].tobytes(): each for each in matrices}
-    for node in model.graph.node:
-        tensor = tensors.get(node.input[1]) if node.op_type == "Gemm" else None
-        if tensor is None or tensor.external_data or readers[tensor.name] > 1:
+    products = {node.input[1]: node for node in model.graph.node if node.op_type == "Gemm"}
+    for tensor in model.graph.initializer:
+        name, is_held = tensor.name, is_outside(tensor)
+        # onnxslim writes the location of a weight that it has read for one that it has made.
+        tensor.data_location = TensorProto.EXTERNAL if is_held else TensorProto.DEFAULT
+        turned = array_of(tensor) if is_held and name in products and readers[name] == 1 else None
+        known = None if turned is None else references.get(turned.ctypes.data)
+        if turned is None or known is None or not attributes_of(products[name]).get("transB"):
             continue
-        turned = array_of(tensor) if attributes_of(node).get("transB") else np.zeros(0)
-        known = columns.get(turned[:1].tobytes())
-        if known is None or known.data_type != tensor.data_type:
-            continue
-        if np.array_equal(array_of(known).T, turned):
-            _refer(tensor, known)
-            set_attributes(node, transB=0)
+        straight = array_of(known).T
+        if (straight.shape, straight.strides) == (turned.shape, turned.strides):
+            tensor.CopyFrom(known)
+            tensor.name = name
+            set_attributes(products[name], transB=0)
 
 
 @contextlib.contextmanager
 def _mended_onnxslim() -> Iterator[None]:
-    """Within the block, onnxslim reads the weights that a light model refers to.
+    """Within the block, onnxslim reads and writes large weights as light models refer to them.
 
     It adds a fused node without a walk over the whole graph for the names of its tensors.
     """
     from onnxslim.third_party.onnx_graphsurgeon import Graph, Node
+    from onnxslim.third_party.onnx_graphsurgeon.exporters import onnx_exporter
     from onnxslim.third_party.onnx_graphsurgeon.ir.tensor import LazyValues
 
     load, layer = LazyValues.load, Graph.layer
+    export, kept = onnx_exporter.constant_to_onnx_tensor, list[np.ndarray]()
+
+    def exported(constant: Any) -> TensorProto:
+        kind = onnx_exporter.dtype_to_onnx(constant.export_dtype)
+        if not is_apart(kind, constant.values.nbytes):
+            return export(constant)
+        kept.append(constant.values)
+        return reference(constant.name, kind, kept[-1])
+
+    onnx_exporter.constant_to_onnx_tensor = exported
     LazyValues.load = lambda values: (
         array_of(values.tensor) if is_outside(values.tensor) else load(values)
     )
@@ -289,6 +278,7 @@ def _mended_onnxslim() -> Iterator[None]:
         yield
     finally:
         LazyValues.load, Graph.layer = load, layer
+        onnx_exporter.constant_to_onnx_tensor = export
 
 
 def _interface(model: ModelProto) -> tuple[list[str], list[str]]:
