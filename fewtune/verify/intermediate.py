@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -51,6 +52,9 @@ class IntermediateValues:
         self._known = known_values(self._model.model)
         self._measured: dict[str, Expected] = {}
         self.note = ""
+        # Before TVM has copies of weights, since onnxruntime makes one more while it loads them.
+        with suppress(Exception):  # said when they are compared
+            _ = self._values
 
     def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
         """Find where a library writes values of the model, and measure their noise.
@@ -83,9 +87,8 @@ class IntermediateValues:
 
     def _restored(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
         """Taps of the sites of bytes; later kernels read the expected values."""
-        none = np.zeros(0, np.float32)
         return [
-            Tap(site, Expected(name, self._values[name], none), restored=True)
+            Tap(site, Expected(name, self._values[name], np.zeros(0)), restored=True)
             for site, name in sites
             if is_byte(self._values[name].dtype)
         ]
@@ -136,8 +139,7 @@ class IntermediateValues:
         if names:
             opened = with_outputs(self._model, names, self._known)
             values = [self._values[name] for name in names]
-            meter = NoiseMeter(opened, self._threads)
-            for each in meter.expected(self._feeds, values, self._seed):
+            for each in NoiseMeter(opened, self._threads).expected(self._feeds, values, self._seed):
                 self._measured[each.name] = each
         return [Tap(site, self._measured[name]) for site, name in sites]
 

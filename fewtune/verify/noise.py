@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from fewtune.onnx_graph.external_data import LightModel, array_of, light
+from fewtune.onnx_graph.external_data import LightModel, array_of, is_outside, light
 from fewtune.onnx_graph.graph import attach_weights, detach_weights, graph_inputs, set_nodes
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import PEAK, Expected, is_graded
@@ -35,7 +35,7 @@ _AMPLITUDE: dict[int, float] = {
 # The least of that in quantized models, where one value in a hundred then takes another step.
 _QUANTISED = 2.0**-12
 # Operators that round floats to integers, as written-out quantizations do.
-_ROUNDED = frozenset({"Round", "Floor", "Ceil"})
+_ROUNDS = frozenset({"Round", "Floor", "Ceil"})
 # Operators whose results may be far larger than what is left when they are subtracted.
 _SUMS = frozenset({"Add", "Sub", "Sum", "Mean", "ReduceSum", "ReduceMean"})
 # Float constants with integers up to this, and of so many elements, are known to be integers. Those
@@ -71,9 +71,8 @@ class _Jittered:
     """
 
     def __init__(self, model: ModelProto) -> None:
-        rounds = any(node.op_type in _ROUNDED for node in model.graph.node)
         self._is_quantised = is_quantised(model)
-        self.takes_steps = rounds or self._is_quantised
+        self.takes_steps = self._is_quantised or any(n.op_type in _ROUNDS for n in model.graph.node)
         self._known, self._feeds = known_values(model), dict[str, Value]()
         moving = [value.name for value in graph_inputs(model.graph)]
         moving += [each.name for each in model.graph.initializer if self._moves(each)]
@@ -82,7 +81,9 @@ class _Jittered:
         set_nodes(light_model, self._nodes(light_model, sources))
         for name, (shape, kind) in self._feeds.items():
             light_model.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
-        self.model = attach_weights(light_model, weights)
+        # Given as inputs, since onnxruntime copies every weight of a model while it loads it.
+        self.fed = {w.name: array_of(w) for w in weights if w.name in sources and is_outside(w)}
+        self.model = attach_weights(light_model, [w for w in weights if w.name not in self.fed])
         # Long enough that two inputs of a run seldom begin at the same offset.
         self._room = 2 * max((prod(each.shape) for each in self._feeds.values()), default=0) + 4096
 
@@ -108,8 +109,7 @@ class _Jittered:
             for position, name in enumerate(original.input):
                 if name in sources:
                     node.input[position] = f"{name}/moved"
-                    if name not in products:
-                        products[name] = self._product(name, name, f"{name}/moved")
+                    products[name] = self._product(name, name, f"{name}/moved")
             if not dependent.isdisjoint(original.input):
                 dependent.update(node.output)
                 name = node.output[0]
@@ -127,15 +127,12 @@ class _Jittered:
         self._feeds[f"{of}/factor"] = self._known[of]
         return helper.make_node("Mul", [source, f"{of}/factor"], [result])
 
-    def still(self) -> dict[str, np.ndarray]:
-        """Values of the additional inputs at which nothing moves."""
-        return next(self._taken(np.zeros(self._room, np.float32), np.random.default_rng(0)))
-
     def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
-        """Random values of the additional inputs, for each of ``runs`` runs."""
+        """Values of the additional inputs: some at which nothing moves, then random ones."""
+        yield next(self._taken(np.zeros(self._room, np.float32), np.random.default_rng(0)))
         generator = np.random.default_rng([seed, 7])
         pool = 2 * generator.random(self._room, dtype=np.float32) - 1
-        return islice(self._taken(pool, generator), runs)
+        yield from islice(self._taken(pool, generator), runs)
 
     def _taken(self, pool: np.ndarray, random: np.random.Generator) -> Iterator[dict[str, Any]]:
         """Factors as views, again and again: together they would be as large as all weights."""
@@ -143,10 +140,9 @@ class _Jittered:
         for kind in {each.element_type for each in self._feeds.values()}:
             reach = max(_AMPLITUDE[kind], _QUANTISED if self._is_quantised else 0.0)
             dtype = helper.tensor_dtype_to_np_dtype(kind)
-            wide = pool.astype(np.promote_types(dtype, "f4"))
-            scaled[kind] = (1.0 + reach * wide).astype(dtype, copy=False)
+            scaled[kind] = (1.0 + reach * pool.astype(np.promote_types(dtype, "f4"))).astype(dtype)
         while True:
-            taken = {}
+            taken = dict(self.fed)
             for name, (shape, kind) in self._feeds.items():
                 start = int(random.integers(0, pool.size - prod(shape) + 1))
                 taken[name] = scaled[kind][start : start + prod(shape)].reshape(shape)
@@ -179,7 +175,8 @@ class NoiseMeter:
     def __init__(self, model: ModelProto | LightModel, threads: int) -> None:
         given, arrays = light(model)
         self._moving = _Jittered(given)
-        self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
+        left = {name: array for name, array in arrays.items() if name not in self._moving.fed}
+        self._session = OnnxruntimeSession(LightModel(self._moving.model, left), threads)
         self._names = [value.name for value in given.graph.output]
         self.contradicted: list[str] = []
 
@@ -208,12 +205,13 @@ class NoiseMeter:
         self.contradicted = []
         # Distances are from the unmoved outputs of the jittered model, not from the reference: a
         # difference between the two models is a fault, not noise.
-        still = self._session.run({**feeds, **self._moving.still()})
+        moves = self._moving.feeds(seed, runs)
+        still = self._session.run({**feeds, **next(moves)})
         movements = [
             _Movement(np.asarray(middle if np.shape(middle) == np.shape(value) else value))
             for middle, value in zip(still, values, strict=True)
         ]
-        for more in self._moving.feeds(seed, runs):
+        for more in moves:
             outputs = self._session.run({**feeds, **more})
             for movement, moved in zip(movements, outputs, strict=True):
                 movement.add(np.asarray(moved))
@@ -273,9 +271,7 @@ class _Movement:
 
     def size(self) -> np.ndarray:
         """Root mean square of each element's finite distances, or the largest one."""
-        found = self._sums
-        if self._is_mean:
-            found = np.sqrt(found / np.maximum(self._counts, 1))
+        found = np.sqrt(self._sums / np.maximum(self._counts, 1)) if self._is_mean else self._sums
         return found.reshape(self._middle.shape)
 
 
