@@ -267,7 +267,7 @@ def check_finite(model: ModelProto) -> None:
     for tensor in model.graph.initializer:
         if not is_float(tensor.data_type) or tensor.name not in computing:
             continue
-        count = int(np.isnan(array_of(tensor).astype(np.float32)).sum())
+        count = int(np.isnan(array_of(tensor).astype(np.float32, copy=False)).sum())
         if count:
             raise InputError(
                 f"initializer {tensor.name!r} holds NaN ({count} of {element_count(tensor)} "

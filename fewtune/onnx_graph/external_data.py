@@ -192,12 +192,10 @@ def light(model: ModelProto | LightModel) -> LightModel:
     remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
-        kind, made = tensor.data_type, tensor
-        if is_outside(tensor):
-            arrays[tensor.name] = array_of(tensor)
-        elif is_apart(kind, tensor_bytes(tensor)):
-            arrays[tensor.name] = array_of(tensor)
-            made = reference(tensor.name, kind, arrays[tensor.name])
+        made, kind = tensor, tensor.data_type
+        if is_outside(tensor) or is_apart(kind, tensor_bytes(tensor)):
+            array = arrays[tensor.name] = array_of(tensor)
+            made = tensor if is_outside(tensor) else reference(tensor.name, kind, array)
         light_model.graph.initializer.append(made)
     embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
     if sum(map(tensor_bytes, embedded)) > EMBEDDED_BYTES:

@@ -181,9 +181,7 @@ def static_sizes(kind: TypeProto) -> list[int] | None:
 
 def values_of(model: ModelProto) -> Iterator[ValueInfoProto]:
     """Every value of the graph that has a type: inputs, inner values and outputs."""
-    yield from model.graph.input
-    yield from model.graph.value_info
-    yield from model.graph.output
+    yield from [*model.graph.input, *model.graph.value_info, *model.graph.output]
 
 
 def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -26,6 +28,7 @@ from fewtune.onnx_graph.external_data import (
 from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.graph import (
     all_nodes,
+    all_tensors,
     attach_weights,
     attributes_of,
     copy_model,
@@ -50,10 +53,8 @@ _logger = logging.getLogger(__name__)
 IMPORT_OPSET = 11
 
 MINIMUM_IR_VERSION = 8
-# Since this operator set a Resize states how it maps coordinates.
-_RESIZE_MODES = 11
 
-_FOLDING = "onnxslim"
+_FOLDING, _SYMBOLIC = "onnxslim", "onnxslim.third_party.symbolic_shape_infer"
 # Of onnxslim, between which shapes are inferred: what one folds may let the next fold more.
 _MOST_ROUNDS = 10
 INTEGER_KERNELS = "integer_kernels"
@@ -152,7 +153,7 @@ def converted(model: ModelProto, opset: int) -> ModelProto:
     """The model at a newer opset; the model itself if onnx cannot convert it."""
     try:
         converted = version_converter.convert_version(model, opset)
-        if opset_of(model) < _RESIZE_MODES <= opset:
+        if opset_of(model) < IMPORT_OPSET <= opset:
             _keep_coordinates(converted)
         onnx.checker.check_model(converted)
     except Exception as error:  # noqa: BLE001 (a C++ pass)
@@ -163,7 +164,7 @@ def converted(model: ModelProto, opset: int) -> ModelProto:
 
 
 def _keep_coordinates(model: ModelProto) -> None:
-    """Write out the coordinate modes of converted resizes, in place.
+    """Write out the coordinate modes of converted resizes, which have them since 11, in place.
 
     onnx's conversion (1.23) leaves them out, so that the new operator's defaults would apply.
     """
@@ -183,7 +184,8 @@ def _keep_coordinates(model: ModelProto) -> None:
 
 def slimmed(model: ModelProto) -> LightModel:
     """The model after onnxslim; as it is if onnxslim fails or changes its interface."""
-    # Not at the top: onnxslim loads SymPy, and many processes simplify no model.
+    # For its own inference of shapes, which is not used, onnxslim loads SymPy: half its import.
+    sys.modules.setdefault(_SYMBOLIC, cast(Any, SimpleNamespace(SymbolicShapeInference=None)))
     from onnxslim import core
 
     given, references = _foldable(model)
@@ -234,19 +236,20 @@ def _straighten(model: ModelProto, references: dict[int, TensorProto]) -> None:
     """Let products read weights that onnxslim has transposed as they were given, in place."""
     readers = Counter(name for node in all_nodes(model.graph) for name in node.input)
     products = {node.input[1]: node for node in model.graph.node if node.op_type == "Gemm"}
-    for tensor in model.graph.initializer:
+    own = {tensor.name for tensor in model.graph.initializer}
+    for tensor in all_tensors(model):
         name, is_held = tensor.name, is_outside(tensor)
         # onnxslim writes the location of a weight that it has read for one that it has made.
         tensor.data_location = TensorProto.EXTERNAL if is_held else TensorProto.DEFAULT
-        turned = array_of(tensor) if is_held and name in products and readers[name] == 1 else None
-        known = None if turned is None else references.get(turned.ctypes.data)
-        if turned is None or known is None or not attributes_of(products[name]).get("transB"):
-            continue
-        straight = array_of(known).T
-        if (straight.shape, straight.strides) == (turned.shape, turned.strides):
-            tensor.CopyFrom(known)
-            tensor.name = name
-            set_attributes(products[name], transB=0)
+        if is_held and name not in own:
+            bring_in(tensor)  # a light model refers to weights of its main graph only
+        elif is_held and name in products and readers[name] == 1:
+            node, turned = products[name], array_of(tensor).T
+            known = references.get(turned.ctypes.data, tensor)
+            if array_of(known).shape == turned.shape and array_of(known).strides == turned.strides:
+                tensor.CopyFrom(known)
+                tensor.name = name
+                set_attributes(node, transB=1 - attributes_of(node).get("transB", 0))
 
 
 @contextlib.contextmanager

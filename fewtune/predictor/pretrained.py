@@ -32,11 +32,12 @@ from fewtune.util.files import canonical_json, write_bytes, write_text
 def xgboost_alone() -> Any:
     """The module, imported in a fraction of the time.
 
-    By itself it imports both wrappers, and scipy's statistics with them, if they are installed:
+    By itself it imports its wrappers, and scipy's statistics with them, if they are installed:
     3 s at every start of a tuning process, for classes that are not used here.
     """
     if "xgboost" not in sys.modules:
-        absent = [name for name in ("sklearn", "pandas") if name not in sys.modules]
+        # Without its plots, it does without its wrapper for sklearn, which loads scipy.special.
+        absent = {"sklearn", "pandas", "xgboost.plotting"} - sys.modules.keys()
         # Python does not import a module whose entry in this table is None.
         sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
         try:
