@@ -165,30 +165,30 @@ def test_an_operator_set_too_old_for_onnxruntime_is_refused():
 
 
 def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
-    def fail(*_):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr("onnxslim.core.optimize", fail)
+    monkeypatch.setattr("onnxslim.core.optimize", None)
     model = tiny_models.tiny_convolutional_model()
     assert operators(simplified(model)) == operators(model)
 
 
 def test_large_weights_stay_outside_of_onnxslim(monkeypatch):
-    """Weights that it folds, or reads, are as they were; the others it never sees."""
+    """Weights that it folds, reads or turns are as they were; the others it never sees."""
     random = np.random.default_rng(0)
-    weights = {
-        "w": random.standard_normal((32, 32)).astype(np.float32),
-        "turned": random.standard_normal((32, 32)).astype(np.float32),
-        "scale": np.ones((64, 32), np.float32),
-    }
+    drawn = {name: random.standard_normal((32, 32), np.float32) for name in ("w", "turned", "v")}
+    rest = {"scale": np.ones((64, 32), "f4"), "row": np.ones(32, "f4"), "zero": np.zeros((), "f4")}
     nodes = """
-        a = MatMul(input, w)
+        p = MatMul(input, w)
+        a = Add(p, row)
         t = Transpose <perm = [1, 0]> (turned)
         b = MatMul(a, t)
-        output = Mul(b, scale)
+        total = ReduceSum <keepdims = 0> (b)
+        yes = Less(total, zero)
+        c = If (yes) <
+            then_branch = one () => (float[64,32] d) { m = MatMul(b, v) d = Add(m, row) },
+            else_branch = two () => (float[64,32] e) { n = MatMul(b, v) e = Sub(n, row) }>
+        output = Mul(c, scale)
     """
     monkeypatch.setattr("fewtune.onnx_graph.external_data._LARGE_BYTES", 1024)
-    model = with_shapes(model_of(nodes, shape=(64, 32), **weights))
+    model = with_shapes(model_of(nodes, shape=(64, 32), opset=13, **drawn, **rest))
     optimize, given = onnxslim.core.optimize, []
 
     def noted(model):
@@ -198,12 +198,11 @@ def test_large_weights_stay_outside_of_onnxslim(monkeypatch):
     monkeypatch.setattr("onnxslim.core.optimize", noted)
     shared = light(model)
     result = slimmed(shared.model)
-    assert shared.arrays["w"] is result.arrays["w"]
-    assert given[0] == {"turned"}
-    assert operators(result.model) == {"MatMul": 2}
+    assert any(each is shared.arrays["w"] for each in result.arrays.values())
+    assert given[0] >= {"turned"} and "w" not in given[0]
     feeds = {"input": random.standard_normal((64, 32)).astype(np.float32)}
     (wanted,), (made,) = (run_onnxruntime(m, feeds, 1) for m in (model, result.whole()))
-    np.testing.assert_allclose(made, wanted, atol=1e-4)
+    np.testing.assert_allclose(made, wanted, atol=1e-3)
 
 
 @pytest.mark.parametrize(("begin", "end", "step"), [(0, 5, -1), (3, 3, 1)])
