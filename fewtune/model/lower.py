@@ -130,7 +130,7 @@ def lower(
 
     def integers(given: tvm.IRModule) -> tvm.IRModule:
         assert traits is not None
-        return integer_epilogues(integer_kernels(given, target, traits))
+        return integer_epilogues(integer_kernels(given, traits))
 
     def planned(given: tvm.IRModule) -> tvm.IRModule:
         if winograd is not None and traits is not None:

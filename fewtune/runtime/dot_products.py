@@ -52,10 +52,7 @@ def form_of(has: Callable[[str], bool]) -> str:
     has : callable
         Whether LLVM knows the target to have a feature.
     """
-    for form, features, _ in FORMS:
-        if all(has(feature) for feature in features):
-            return form
-    return PLAIN
+    return next((form for form, features, _ in FORMS if all(map(has, features))), PLAIN)
 
 
 def dot4(form: str, unsigned: Any, signed: Any) -> Any:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.model.passes.integer_products import WORD, packed, word
 from fewtune.model.passes.relax_calls import FLOAT, OPAQUE, extents_of, text_attribute
 from fewtune.onnx_graph.operators.recurrent import GATES
 from fewtune.onnx_graph.quantized.affine import MOST_OF_BYTE
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.dot_products import dot4
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_compat.onnx_importer import Converter
 from fewtune.tvm_compat.values import array_of, known_array
 
@@ -31,6 +32,9 @@ _WAIT_BYTES = 2**18
 # Bytes of weights that stay in a core's cache from step to step. A core reads much larger weights
 # at most so many times slower.
 _RESIDENT_BYTES, _MOST_SLOWDOWN = 2**20, 5
+# TVM takes larger buffers, and those of another scope than "global", from its pool. LLVM stores to
+# such in every step of a sum. Sums of floats gain more by being many (an EPYC (Zen 5)).
+_STACK_BYTES = 1023
 
 
 class Recurrence(NamedTuple):
@@ -45,9 +49,9 @@ class Recurrence(NamedTuple):
         Values of a state, padded to whole vectors.
     is_reverse : bool
         Whether the only direction begins with the last step.
-    weight_dtype : str
-        Of the recurrent weights. An LSTM may have integers; then each step quantizes the state by
-        its range.
+    is_quantized : bool
+        Whether the recurrent weights are signed bytes, as an LSTM's may be; then each step
+        quantizes the state by its range.
     padding : int
         How many of the ``hidden`` values only fill the last vector.
     """
@@ -58,21 +62,27 @@ class Recurrence(NamedTuple):
     directions: int
     hidden: int
     is_reverse: bool = False
-    weight_dtype: str = "float32"
+    is_quantized: bool = False
     padding: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Products of a sum: of words of four bytes in a quantized layer."""
+        return self.hidden // WORD if self.is_quantized else self.hidden
 
     def tile(self, traits: CpuTraits) -> tuple[int, int]:
         """The register tile of the products: sequences, and values of their states."""
-        most = max(1, traits.registers // GATES[self.kind])
+        held = _STACK_BYTES // traits.vector_bytes if self.is_quantized else traits.registers
+        most = min(traits.registers, held) // GATES[self.kind]
         rows = max(each for each in range(1, most + 1) if self.batch % each == 0)
-        return rows, next(each for each in (4, 2, 1) if each * rows <= most)
+        steps = (each for each in (4, 2, 1) if self.depth % each == 0)
+        return rows, next(each for each in steps if each * rows <= most)
 
     def workers(self, threads: int) -> int:
         """Threads that share each step of a direction. If it is 1, directions run in parallel."""
-        count = self.hidden * GATES[self.kind] * self.hidden
-        item_bytes = np.dtype(self.weight_dtype).itemsize
-        alone = _reading(count, item_bytes) * -(-self.directions // threads)
-        shared = (_WAIT_BYTES + _reading(count / threads, item_bytes)) * self.directions
+        size = self.hidden * GATES[self.kind] * self.hidden * (1 if self.is_quantized else 4)
+        alone = _reading(size) * -(-self.directions // threads)
+        shared = (_WAIT_BYTES + _reading(size / threads)) * self.directions
         return threads if shared < alone else 1
 
     def place(self, step: Any, d: Any) -> Any:
@@ -82,14 +92,9 @@ class Recurrence(NamedTuple):
         return step + d * (self.steps - 1 - 2 * step)
 
 
-def _reading(weights: float, item_bytes: int) -> float:
-    """Time to read so many weights at every step, in bytes that a core reads from its own cache.
-
-    An integer from there takes as long as a float32, since it is converted.
-    """
-    size = weights * item_bytes
-    far = size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)
-    return max(weights * FLOAT32_BYTES, far)
+def _reading(size: float) -> float:
+    """Time to read weights at every step, in bytes that a core reads from its own cache."""
+    return size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)
 
 
 def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
@@ -100,9 +105,9 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
     - the products of all inputs with their weights, plus the biases: shape (steps x batch,
       directions x gates x hidden);
     - the recurrent weights: shape (directions, panels, hidden x gates, lanes), where a panel
-      belongs to one vector of a state's values;
-    - the bias that a GRU resets: shape (directions, hidden); or the scales of quantized weights:
-      shape (directions, gates x hidden);
+      belongs to one vector of a state's values; quantized ones in words, a quarter as many;
+    - the bias that a GRU resets: shape (directions, hidden); or the scales of quantized weights
+      and, behind them, their sums: shape (directions, 2 x gates x hidden);
     - the first state, and the first cell: shape (directions, batch, hidden).
 
     It writes the last cell, shape (directions, batch, hidden), and the states of all steps, shape
@@ -110,26 +115,26 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
 
     A panel belongs to the same thread at every step, so its weights stay in that core's cache.
     """
-    kind, steps, batch, directions, hidden, _, weight_dtype, padding = layer
+    kind, steps, batch, directions, hidden, _, is_quantized, padding = layer
     gates, lanes = GATES[kind], traits.lanes("float32")
     panels, width = hidden // lanes, gates * hidden
-    is_quantized = weight_dtype != "float32"
-    extra_width = width if is_quantized else hidden
+    dtype, extra, dot = ("int32", 2 * width, traits.dot) if is_quantized else (FLOAT, hidden, "")
     rows, unrolled = layer.tile(traits)
     workers = layer.workers(traits.threads)
     share = -(-panels // workers)
     launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_IGNORED, _IGNORED)
     direction_loop = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
     worker_loop = T.parallel if workers > 1 else T.serial
-    multiply = _multiplication(rows, unrolled, gates, lanes, hidden)
+    multiply = _multiplication((rows, unrolled, gates, lanes), layer.depth, dot)
     advance = _advance(layer, lanes)
     quantize = _quantization(batch, panels, lanes)
 
     @T.macro
     def advance_share(given, weights, extras, state, states, cell, step, d, worker):  # type: ignore[no-untyped-def]
         with T.sblock("share"):
-            sums = T.sblock_alloc_buffer((rows, unrolled, gates, lanes), "float32", scope="local")
+            sums = T.sblock_alloc_buffer((rows, unrolled, gates, lanes), dtype)
             known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
+            whole = T.sblock_alloc_buffer((batch, hidden), "uint8")
             # Other cores wrote parts of the state: it is read at once, not line by line between
             # multiplications.
             for row in T.serial(batch):
@@ -142,13 +147,13 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
                             T.float32(0),
                         )
             # A quantized state's scale, and its zero point.
-            scale = T.sblock_alloc_buffer((2,), "float32", scope="local")
+            scale = T.sblock_alloc_buffer((2,), "float32")
             if is_quantized:
-                ends = T.sblock_alloc_buffer((2, lanes), "float32", scope="local")
-                quantize(known, ends, scale)
+                ends = T.sblock_alloc_buffer((2, lanes), "float32")
+                quantize(known, whole, ends, scale)
             for q in T.serial(T.min(share, panels - worker * share)):
                 for tile in T.serial(batch // rows):
-                    multiply(sums, weights, known, d, worker * share + q, tile)
+                    multiply(sums, weights, known, whole, d, worker * share + q, tile)
                     for b in T.unroll(rows):
                         advance(
                             sums, given, extras, scale, state, states, cell,
@@ -158,8 +163,8 @@ def kernel(layer: Recurrence, traits: CpuTraits) -> tvm.tirx.PrimFunc:
     @T.prim_func(s_tir=True)
     def recurrence(
         given: T.Buffer((steps * batch, directions * width), "float32"),
-        weights: T.Buffer((directions, panels, width, lanes), weight_dtype),
-        extras: T.Buffer((directions, extra_width), "float32"),
+        weights: T.Buffer((directions, panels, layer.depth * gates, lanes), dtype),
+        extras: T.Buffer((directions, extra), "float32"),
         first: T.Buffer((directions, batch, hidden), "float32"),
         first_cell: T.Buffer((directions, batch, hidden), "float32"),
         cell: T.Buffer((directions, batch, hidden), "float32"),
@@ -190,7 +195,6 @@ def _advance(layer: Recurrence, lanes: int) -> Any:
     """A macro that computes the next cell and state of one vector, from the sums of its gates."""
     batch, hidden, gates = layer.batch, layer.hidden, GATES[layer.kind]
     cell_after, state_after = CELLS[layer.kind]
-    is_quantized = layer.weight_dtype != "float32"
 
     def entered(given: Any, step: Any, d: Any, row: Any, g: Any, i: Any) -> Any:
         """A gate's product with the input."""
@@ -198,9 +202,11 @@ def _advance(layer: Recurrence, lanes: int) -> Any:
 
     def product(sums: Any, extras: Any, scale: Any, b: Any, d: Any, g: Any, p: Any, i: Any) -> Any:
         """A gate's product with the state."""
-        if not is_quantized:
+        if not layer.is_quantized:
             return sums[b, 0, g, i]
-        return sums[b, 0, g, i] * (scale[0] * extras[d, g * hidden + p * lanes + i])
+        place = g * hidden + p * lanes + i
+        zeros = T.Cast("int32", scale[1]) * T.Cast("int32", extras[d, gates * hidden + place])
+        return T.Cast(FLOAT, sums[b, 0, g, i] - zeros) * (scale[0] * extras[d, place])
 
     @T.macro
     def advance(sums, given, extras, scale, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
@@ -226,24 +232,32 @@ def _advance(layer: Recurrence, lanes: int) -> Any:
     return advance
 
 
-def _multiplication(rows: int, unrolled: int, gates: int, lanes: int, hidden: int) -> Any:
-    """A macro that multiplies states by a panel of the recurrent weights, into ``sums[:, 0]``."""
+def _multiplication(tile_of: tuple[int, int, int, int], depth: int, dot: str) -> Any:
+    """A macro that multiplies states by a panel of the recurrent weights, into ``sums[:, 0]``.
+
+    Quantized ones are multiplied in words, if there is a form ``dot`` of `dot4`.
+    """
+    rows, unrolled, gates, lanes = tile_of
+
+    def product(known: Any, whole: Any, row: Any, k: Any, weight: Any) -> Any:
+        return dot4(dot, word(whole, [row], k * WORD), weight) if dot else known[row, k] * weight
 
     @T.macro
-    def multiply(sums, weights, known, d, p, tile):  # type: ignore[no-untyped-def]
+    def multiply(sums, weights, known, whole, d, p, tile):  # type: ignore[no-untyped-def]
         for b in T.unroll(rows):
             for u in T.unroll(unrolled):
                 for g in T.unroll(gates):
                     for lane in T.vectorized(lanes):
-                        sums[b, u, g, lane] = T.float32(0)
-        for k in T.serial(hidden // unrolled):
+                        sums[b, u, g, lane] = T.Cast(sums.dtype, 0)
+        for k in T.serial(depth // unrolled):
             for u in T.unroll(unrolled):
                 for b in T.unroll(rows):
                     for g in T.unroll(gates):
                         for lane in T.vectorized(lanes):
-                            sums[b, u, g, lane] = sums[b, u, g, lane] + known[
-                                tile * rows + b, k * unrolled + u
-                            ] * T.Cast(FLOAT, weights[d, p, (k * unrolled + u) * gates + g, lane])
+                            sums[b, u, g, lane] = sums[b, u, g, lane] + product(
+                                known, whole, tile * rows + b, k * unrolled + u,
+                                weights[d, p, (k * unrolled + u) * gates + g, lane],
+                            )  # fmt: skip
         for b in T.unroll(rows):
             for g in T.unroll(gates):
                 for u in T.unroll(unrolled - 1):
@@ -256,12 +270,15 @@ def _multiplication(rows: int, unrolled: int, gates: int, lanes: int, hidden: in
 def _quantization(batch: int, panels: int, lanes: int) -> Any:
     """A macro that quantizes states by their range, as ONNX's DynamicQuantizeLinear does.
 
-    It writes the integers, less their zero point, in the states' place, their scale and the zero
-    point.
+    It writes the bytes, their scale and their zero point.
     """
 
+    def byte_of(value: Any, scale: Any) -> Any:
+        moved = T.round(value / scale[0]) + scale[1]
+        return T.Cast("uint8", T.min(T.max(moved, T.float32(0)), T.float32(MOST_OF_BYTE)))
+
     @T.macro
-    def quantize(known, ends, scale):  # type: ignore[no-untyped-def]
+    def quantize(known, whole, ends, scale):  # type: ignore[no-untyped-def]
         for end in T.unroll(2):
             for lane in T.vectorized(lanes):
                 ends[end, lane] = T.float32(0)
@@ -277,22 +294,11 @@ def _quantization(batch: int, panels: int, lanes: int) -> Any:
         scale[0] = (ends[1, 0] - ends[0, 0]) / T.float32(MOST_OF_BYTE)
         if scale[0] == T.float32(0):
             scale[0] = T.float32(1)
-        scale[1] = T.min(
-            T.nearbyint((T.float32(0) - ends[0, 0]) / scale[0]), T.float32(MOST_OF_BYTE)
-        )
+        scale[1] = T.min(T.round((T.float32(0) - ends[0, 0]) / scale[0]), T.float32(MOST_OF_BYTE))
         for row in T.serial(batch):
             for q in T.serial(panels):
                 for lane in T.vectorized(lanes):
-                    known[row, q * lanes + lane] = (
-                        T.min(
-                            T.max(
-                                T.nearbyint(known[row, q * lanes + lane] / scale[0]) + scale[1],
-                                T.float32(0),
-                            ),
-                            T.float32(MOST_OF_BYTE),
-                        )
-                        - scale[1]
-                    )
+                    whole[row, q * lanes + lane] = byte_of(known[row, q * lanes + lane], scale)
 
     return quantize
 
@@ -378,15 +384,16 @@ def _converted(
     steps, batch, _ = extents_of(inputs[0])
     directions, _, hidden = recurrent.shape
     more = -hidden % traits.lanes(FLOAT)
-    order = text_attribute(attributes, "direction", "forward")
-    sizes, dtype = (steps, batch, directions, hidden + more), recurrent.dtype.name
-    layer = Recurrence(kind, *sizes, order == "reverse", dtype, more)
+    backward = text_attribute(attributes, "direction", "forward") == "reverse"
+    layer = Recurrence(kind, steps, batch, directions, hidden + more, backward, bool(scales), more)
     own, recurrent, bias, *scales = (
         _padded(each, hidden, more) for each in (own, recurrent, bias, *scales)
     )
+    # A product is less the zero point times the sums.
+    scales += [recurrent.sum(3, dtype=np.int32)] if scales else []
     entered, extras = _entered(bb, inputs[0], layer, [own, bias, *scales])
     recurrent = _panels(recurrent, traits.lanes(FLOAT))
-    arguments = [entered, _constant(recurrent, dtype), _constant(extras)]
+    arguments = [entered, relax.const(recurrent), _constant(extras)]
     arguments += [_initial(bb, value, layer, more) for value in inputs[5:7]]
     shapes = [(directions, batch, layer.hidden), (steps, directions, batch, layer.hidden)]
     types = [relax.TensorType(shape, FLOAT) for shape in shapes]
@@ -399,7 +406,7 @@ def _converted(
             for each in (cell, states)
         )
     ends = [
-        _step(bb, states, index, 0 if order == "reverse" or index else steps - 1)
+        _step(bb, states, index, 0 if backward or index else steps - 1)
         for index in range(directions)
     ]
     last = ends[0] if len(ends) == 1 else bb.normalize(relax.op.concat(ends, axis=0))
@@ -411,7 +418,7 @@ def _entered(
 ) -> tuple[relax.Expr, np.ndarray]:
     """The products of all inputs plus the biases, and what else the kernel reads of each gate.
 
-    ``weights`` are the inputs' weights, the biases, and the scales of quantized weights.
+    ``weights`` are the inputs' weights, the biases, and of quantized weights the scales and sums.
     """
     own, bias, *scales = weights
     gates, directions = GATES[layer.kind], layer.directions
@@ -422,7 +429,7 @@ def _entered(
     columns = np.moveaxis(own, 3, 0).reshape(own.shape[3], -1)
     rows = bb.normalize(relax.op.reshape(data, (layer.steps * layer.batch, len(columns))))
     if scales:
-        extras = scales[1].reshape(directions, -1)
+        extras = np.concatenate(scales[1:], axis=1).reshape(directions, -1)
         product = _quantized_product(bb, rows, columns, scales[0])
     else:
         product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
@@ -438,8 +445,8 @@ def _padded(array: np.ndarray, hidden: int, more: int) -> np.ndarray:
     return np.pad(gated, [(0, 0), (0, 0), (0, more)] + [(0, 0)] * (gated.ndim - 3))
 
 
-def _constant(array: np.ndarray, dtype: str = FLOAT) -> relax.Expr:
-    return relax.const(np.ascontiguousarray(array, dtype))
+def _constant(array: np.ndarray) -> relax.Expr:
+    return relax.const(np.ascontiguousarray(array, FLOAT))
 
 
 def _initial(bb: Any, value: relax.Expr | None, layer: Recurrence, more: int) -> relax.Expr:
@@ -453,12 +460,14 @@ def _panels(recurrent: np.ndarray, lanes: int) -> np.ndarray:
     """Arrange recurrent weights in panels, one for each vector of a state's values.
 
     From shape (directions, gates, padded hidden, hidden) to (directions, panels, padded hidden x
-    gates, lanes).
+    gates, lanes); bytes are packed into words.
     """
     directions, gates, hidden, values = recurrent.shape
-    recurrent = np.pad(recurrent, [(0, 0), (0, 0), (0, 0), (0, hidden - values)])
-    panels = recurrent.reshape(directions, gates, hidden // lanes, lanes, hidden)
-    return panels.transpose(0, 2, 4, 1, 3).reshape(directions, -1, hidden * gates, lanes)
+    columns = np.pad(recurrent, [(0, 0), (0, 0), (0, 0), (0, hidden - values)]).swapaxes(2, 3)
+    if columns.dtype == np.int8:
+        columns = packed(columns, lanes)
+    panels = columns.reshape(directions, gates, -1, hidden // lanes, lanes).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(panels).reshape(directions, hidden // lanes, -1, lanes)
 
 
 def _step(bb: Any, states: relax.Expr, direction: int, step: int) -> relax.Expr:

@@ -27,7 +27,7 @@ from fewtune.model.passes.relax_calls import (
 )
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import has_feature, relax, te, tvm
+from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.schedule.tiling import round_up
 from fewtune.tvm_compat.values import array_of, is_constant, known_array
 
@@ -36,15 +36,13 @@ _DATA, _WEIGHTS, _SUMS = "uint8", "int8", "int32"
 # Activations minus their zero point.
 _CENTERED = "int16"
 # Bytes in a word.
-_WORD = 4
+WORD = 4
 
 # Multiplies two words byte by byte, and sums the products.
 Dot = Callable[[Any, Any], Any]
 
 
-def integer_kernels(
-    module: tvm.IRModule, target: tvm.target.Target, traits: CpuTraits
-) -> tvm.IRModule:
+def integer_kernels(module: tvm.IRModule, traits: CpuTraits) -> tvm.IRModule:
     """Replace convolutions and products of bytes by calls of kernels.
 
     Activations are uint8, with a constant zero point or none; weights are constant int8. TVM
@@ -54,20 +52,17 @@ def integer_kernels(
     ----------
     module : IRModule
         Before its operators are legalized; convolutions in NHWC.
-    target : Target
-        Of a CPU. Its features decide the instruction that multiplies four bytes.
     traits : CpuTraits
     """
-    form = dot_products.form_of(lambda feature: has_feature(target, feature))
-    return rewritten(module, _Kernels(module, form, traits.lanes(_SUMS)))
+    return rewritten(module, _Kernels(module, traits))
 
 
 @relax.expr_functor.mutator
 class _Kernels(relax.PyExprMutator):
-    def __init__(self, module: tvm.IRModule, form: str, lanes: int) -> None:
+    def __init__(self, module: tvm.IRModule, traits: CpuTraits) -> None:
         super().__init__(module)
-        self._dot = partial(dot_products.dot4, form)
-        self._lanes = lanes
+        self._dot = partial(dot_products.dot4, traits.dot)
+        self._lanes = traits.lanes(_SUMS)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -192,9 +187,9 @@ def packed(weights: np.ndarray, lanes: int) -> np.ndarray:
     Added channels and filters are zero.
     """
     *others, channels, filters = weights.shape
-    more = [(0, 0)] * len(others) + [(0, -channels % _WORD), (0, -filters % lanes)]
+    more = [(0, 0)] * len(others) + [(0, -channels % WORD), (0, -filters % lanes)]
     wide = np.pad(weights, more)
-    grouped = wide.reshape(*others, -1, _WORD, round_up(filters, lanes))
+    grouped = wide.reshape(*others, -1, WORD, round_up(filters, lanes))
     return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
 
 
@@ -237,14 +232,14 @@ def _convolved(
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
     words = [te.reduce_axis((0, count), name="k") for count in depth]
-    wide = window.padded(data, pad_value, sum(depth) * _WORD - channels if depth else 0)
+    wide = window.padded(data, pad_value, sum(depth) * WORD - channels if depth else 0)
 
     def summed(n: Any, y: Any, x: Any, f: Any) -> Any:
         place = [n, window.place(0, y, r), window.place(1, x, s)]
         if dot is None:
             return te.sum(wide(*place, f).astype(_SUMS) * weights[r, s, f], axis=[r, s])
         (k,) = words
-        return te.sum(dot(_word(wide, place, k * _WORD), weights[r, s, k, f]), axis=[r, s, k])
+        return te.sum(dot(word(wide, place, k * WORD), weights[r, s, k, f]), axis=[r, s, k])
 
     shape = (batch, window.size(0, height, rows), window.size(1, width, columns), filters)
     name = "integer_depthwise_conv2d" if dot is None else "integer_conv2d"
@@ -256,21 +251,21 @@ def multiplied(dot: Dot, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
     *others, depth = (int(extent) for extent in data.shape)
     count, columns = (int(extent) for extent in weights.shape)
     none = [0] * len(others)
-    wide = _padded(data, [*none, 0], [*none, count * _WORD - depth])
+    wide = _padded(data, [*none, 0], [*none, count * WORD - depth])
     k = te.reduce_axis((0, count), name="k")
 
     def summed(*place: Any) -> Any:
         *row, column = place
-        return te.sum(dot(_word(wide, row, k * _WORD), weights[k, column]), axis=[k])
+        return te.sum(dot(word(wide, row, k * WORD), weights[k, column]), axis=[k])
 
     return te.compute((*others, columns), summed, name="integer_matmul")
 
 
-def _word(data: te.Tensor, place: list[Any], first: Any) -> Any:
-    """Neighbors along the last axis as an int32, which LLVM loads at once."""
-    found = data(*place, first).astype("uint32")
-    for number in range(1, _WORD):
-        part = data(*place, first + number).astype("uint32")
+def word(data: Any, place: list[Any], first: Any) -> Any:
+    """Neighbors along the last axis of bytes as an int32, which LLVM loads at once."""
+    found = data[*place, first].astype("uint32")
+    for number in range(1, WORD):
+        part = data[*place, first + number].astype("uint32")
         found = found | part << tvm.tirx.const(8 * number, "uint32")
     return tvm.tirx.reinterpret("int32", found)
 

@@ -127,4 +127,4 @@ def test_threads_share_a_quantized_direction(monkeypatch):
 def test_bytes_stay_in_a_core_s_cache_where_floats_do_not():
     sizes = Recurrence("LSTM", 20, 1, 2, 384)
     assert sizes.workers(2) == 2
-    assert sizes._replace(weight_dtype="int8").workers(2) == 1
+    assert sizes._replace(is_quantized=True).workers(2) == 1
