@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +33,7 @@ from fewtune.model.lower import (
     lower_checked,
 )
 from fewtune.model.one_module import one_module
+from fewtune.model.registration import ModelSource
 from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import padding_notes
@@ -40,7 +41,7 @@ from fewtune.onnx_graph.checks import can_show_fault, check_finite
 from fewtune.onnx_graph.external_data import LightModel, light, save
 from fewtune.onnx_graph.graph import parameter_count
 from fewtune.options import ImportOptions
-from fewtune.process.apart import Job, Tell, at, run_apart
+from fewtune.process.apart import Job, Tell, at, run_apart, run_each_apart
 from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -76,32 +77,30 @@ class Imported:
         The model with its dynamic dimensions bound.
     reference : Reference
         The outputs and intermediate values that onnxruntime computes.
-    others : dict of Imported
-        The model at its other shapes, by function of ``lowered``, which holds them all.
     """
 
     report: ImportReport
     lowered: tvm.IRModule
     bound: LightModel
     reference: Reference
-    others: Mapping[str, Imported] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write everything into ``directory``; other shapes have folders of their own there.
+        """Write everything into ``directory``.
 
         Written are: ``model.onnx``, the model with its dynamic dimensions bound, for onnxruntime;
         the outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax
         module; the report.
         """
-        for function, each in {**self.others, MAIN: self}.items():
-            folder = shape_folder(directory, function)
-            folder.mkdir(parents=True, exist_ok=True)
-            save(each.bound.whole(), folder / REFERENCE)
-            each.reference.write(folder)
-        lowered = tvm.ir.save_json(self.lowered)
-        write_text(directory / LOWERED, lowered)
-        report = self.report.model_copy(update={"lowered_sha256": text_sha256(lowered)})
-        report.write(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        save(self.bound.whole(), directory / REFERENCE)
+        self.reference.write(directory)
+        _write(self.report, self.lowered, directory)
+
+
+def _write(report: ImportReport, module: tvm.IRModule, directory: Path) -> None:
+    lowered = tvm.ir.save_json(module)
+    write_text(directory / LOWERED, lowered)
+    report.model_copy(update={"lowered_sha256": text_sha256(lowered)}).write(directory)
 
 
 def shape_folder(directory: Path, function: str) -> Path:
@@ -118,19 +117,20 @@ class ImportJob(Job):
     threads: int
     options: ImportOptions
     directory: Annotated[Path, AfterValidator(Path.absolute)]
+    shape: int = 0
 
     def run(self) -> None:
-        """Import the model in this process."""
-        target, left_out = target_from_json(self.target), self.left_out
-        found = imported_model(self.name, self.models, target, self.threads, self.options, left_out)
-        found.write(self.directory)
+        """Import the model at one of its shapes in this process."""
+        given = self.models, target_from_json(self.target), self.threads, self.options
+        imported_model(self.name, *given, self.left_out, self.shape).write(self.directory)
 
 
 def import_apart(job: ImportJob, tell: Tell | None = None) -> ImportReport:
     """Import a registered model in a child process, which TVM or onnxruntime may crash.
 
     An optional step is left out if it raises, or if native code crashes in it. ``tell`` is told
-    which step is under way.
+    which step is under way. Shapes but the largest are imported after it, one on each core; they
+    have folders of their own.
 
     Raises
     ------
@@ -142,16 +142,27 @@ def import_apart(job: ImportJob, tell: Tell | None = None) -> ImportReport:
         See `imported_model`.
     """
     run_apart(job, tell=tell)
+    # What failed is left out of the other shapes, so that weights are laid out alike.
+    known = dict(line.split(": ", 1) for line in ImportReport.read(job.directory).left_out)
+    jobs = [
+        job.model_copy(update={"shape": shape, "left_out": known, "directory": folder})
+        for shape, folder in enumerate(_folders(job)[1:], start=1)
+    ]
+    for place in range(0, len(jobs), usable_cores()):
+        run_each_apart(jobs[place : place + usable_cores()])
+    if jobs:
+        _join(job)
     return ImportReport.read(job.directory)
 
 
-def imported_model(
+def imported_model(  # noqa: PLR0913 (all that an import depends on)
     name: str,
     models_directory: Path,
     target: tvm.target.Target,
     threads: int,
     options: ImportOptions,
     left_out: Mapping[str, str] | None = None,
+    shape: int = 0,
 ) -> Imported:
     """Import a registered model, and verify it untuned.
 
@@ -166,6 +177,8 @@ def imported_model(
     options : ImportOptions
     left_out : mapping, optional
         Optional steps known to fail on this model, with the reason.
+    shape : int
+        The number of the shape, from 0, which is the largest.
 
     Raises
     ------
@@ -179,53 +192,51 @@ def imported_model(
     threads = min(threads, usable_cores())
     set_threads(threads)
     at("reading the model's file")
-    loaded = load_registered(models_directory, name)
-    shapes = loaded.one_by_one()
-    if len(shapes) == 1:
-        # Weights are in memory once: nothing here keeps those of the file.
-        del loaded
-        return _imported(shapes.pop(), target, threads, options, left_out)
-    first, *rest = shapes
-    found = _imported(first, target, threads, options, left_out)
-    # Steps that failed at one shape are left out of the next, so that weights are laid out alike.
-    known = dict(left_out or {})
-    others = []
-    for each in rest:
-        known |= dict(line.split(": ", 1) for line in found.report.left_out)
-        try:
-            others.append(_imported(each, target, threads, options, known))
-        except FewtuneError as fault:
-            raise type(fault)(f"at the shape {each.source.text}: {fault}") from fault
-    return _joined(found, others, loaded)
+    # Weights are in memory once: nothing here keeps those of the file.
+    loaded = [load_registered(models_directory, name, shape)]
+    text = loaded[0].source.text
+    try:
+        return _imported(loaded.pop(), target, threads, options, left_out)
+    except FewtuneError as fault:
+        if shape:
+            fault.args = (f"at the shape {text}: {fault}",)
+        raise
 
 
-def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> Imported:
-    """One import of all shapes."""
-    lowered, names = one_module([first.lowered, *(each.lowered for each in rest)])
-    others = {}
-    for number, (each, renamed) in enumerate(zip(rest, names[1:], strict=True), start=1):
-        taps = [
-            tap._replace(site=tap.site._replace(kernel=renamed[tap.site.kernel]))
-            for tap in each.reference.taps
-        ]
-        others[f"{MAIN}_{number}"] = replace(each, reference=replace(each.reference, taps=taps))
-    every = {MAIN: first} | others
+def _folders(job: ImportJob) -> list[Path]:
+    """The folder of each shape, the largest first."""
+    others = enumerate(ModelSource.read(job.models, job.name).further, start=1)
+    return [job.directory, *(shape_folder(job.directory, f"{MAIN}_{n}") for n, _ in others)]
+
+
+def _join(job: ImportJob) -> None:
+    """Make one import of those of all shapes."""
+    folders, loaded = _folders(job), load_registered(job.models, job.name)
+    sources = ModelSource.read(job.models, job.name).one_by_one()
+    lowered, names = one_module([read_lowered(folder) for folder in folders])
+    reports = [ImportReport.read(folder) for folder in folders]
+    for folder, renamed in zip(folders, names, strict=True):
+        reference = Reference.read(folder)
+        for place, tap in enumerate(reference.taps):
+            site = tap.site._replace(kernel=renamed[tap.site.kernel])
+            reference.taps[place] = tap._replace(site=site)
+        reference.write(folder)
+        (folder / LOWERED).unlink()
     functions = [
         ShapeFunction(
-            function=name,
-            regime=sizes.source.regime,
-            inputs=each.report.inputs,
-            outputs=each.report.outputs,
+            function=MAIN if folder == job.directory else folder.name,
+            regime=source.regime,
+            inputs=report.inputs,
+            outputs=report.outputs,
         )
-        for (name, each), sizes in zip(every.items(), loaded.one_by_one(), strict=True)
+        for folder, report, source in zip(folders, reports, sources, strict=True)
     ]
-    reports = [each.report for each in every.values()]
     # Each shape's indices are safe in every other.
     limits: dict[str, tuple[int, int]] = {}
     for name, (low, high) in (item for each in reports for item in each.limits.items()):
         least, most = limits.get(name, (low, high))
         limits[name] = max(least, low), min(most, high)
-    report = first.report.model_copy(
+    report = reports[0].model_copy(
         update={
             "binding": _digest([each.binding for each in reports]),
             "functions": functions,
@@ -238,7 +249,7 @@ def _joined(first: Imported, rest: Sequence[Imported], loaded: LoadedModel) -> I
             "notes": list(dict.fromkeys(line for each in reports for line in each.notes)),
         }
     )
-    return replace(first, report=report, lowered=lowered, others=others)
+    _write(report, lowered, job.directory)
 
 
 def _imported(

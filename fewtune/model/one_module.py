@@ -10,7 +10,7 @@ import tvm_ffi
 
 from fewtune.artifacts import MAIN
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.task.analysis import calls_by_function, model_functions
+from fewtune.task.analysis import calls_by_function
 
 
 def one_module(modules: Sequence[tvm.IRModule]) -> tuple[tvm.IRModule, list[dict[str, str]]]:
@@ -59,8 +59,6 @@ def one_module(modules: Sequence[tvm.IRModule]) -> tuple[tvm.IRModule, list[dict
 
 def largest_alone(lowered: tvm.IRModule) -> tvm.IRModule:
     """The largest shape's function of a joined module, and the kernels that it calls."""
-    if len(model_functions(lowered)) == 1:
-        return lowered
     called = {MAIN, *calls_by_function(lowered)[MAIN]}
     kept = {v: function for v, function in lowered.functions_items() if v.name_hint in called}
     return tvm.IRModule(kept, attrs=lowered.attrs)

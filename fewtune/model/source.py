@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
@@ -160,10 +159,6 @@ class LoadedModel:
     opset: int
     samples: dict[str, np.ndarray] | None = None
 
-    def one_by_one(self) -> list[LoadedModel]:
-        """The model at each of its shapes, the largest first."""
-        return [dataclasses.replace(self, source=each) for each in self.source.one_by_one()]
-
     def bound(self) -> LightModel:
         """The model with its dynamic dimensions and constant inputs bound.
 
@@ -292,15 +287,15 @@ def add_model(  # noqa: PLR0913 (what a user can say of a model)
     return name
 
 
-def load_registered(models_directory: Path, name: str) -> LoadedModel:
-    """Load a registered model, with the checks of `add_model`.
+def load_registered(models_directory: Path, name: str, shape: int = 0) -> LoadedModel:
+    """Load a registered model, at one of its shapes, with the checks of `add_model`.
 
     Raises
     ------
     InputError
         If it is not registered, or its files fail the checks.
     """
-    source = ModelSource.read(models_directory, name)
+    source = ModelSource.read(models_directory, name).one_by_one()[shape]
     folder = models_directory / name
     if source.light is not None:
         model = light_model(source.light, source.seed)

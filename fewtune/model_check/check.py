@@ -80,9 +80,9 @@ def check_here(job: CheckJob) -> dict[str, Any]:
             # Loading TVM takes a second, and many models are refused before: so it comes here.
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
-            imported = imported_model(
-                name, models, target, fingerprint.threads, job.options, job.left_out
-            )
+            given = name, models, target, fingerprint.threads, job.options, job.left_out
+            shapes = range(1 + len(ModelSource.read(models, name).further))
+            imported, *_ = [imported_model(*given, shape) for shape in shapes]
             at("splitting the model into tasks", optional=[])
             tasks = extract_tasks(imported.lowered)
             worth = [t for t in tasks if is_worth_searching(t.info, job.select.min_share)]

@@ -46,8 +46,8 @@ def test_unequal_numbers_of_values_and_repeated_shapes_are_refused():
 def test_a_registration_holds_every_shape_the_largest_first(tmp_path):
     file = tiny_models.write_model(encoder(), tmp_path)
     add_model(str(file), tmp_path, "x", dimensions={"batch": 1, "sequence": [2, 8, 4]})
-    loaded = load_registered(tmp_path, "x")
-    assert [each.source.dimensions["sequence"] for each in loaded.one_by_one()] == [8, 4, 2]
+    shapes = [load_registered(tmp_path, "x", shape).source for shape in range(3)]
+    assert [each.dimensions["sequence"] for each in shapes] == [8, 4, 2]
     # One shape is written as it always was.
     add_model(str(file), tmp_path, "y", dimensions={"batch": 1, "sequence": 8})
     kept = yaml.safe_load((tmp_path / "y" / REGISTRATION).read_text())
