@@ -44,7 +44,7 @@ from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.storage.database import read_database
 from fewtune.task import weight_layout
-from fewtune.task.analysis import calls_fit, model_functions
+from fewtune.task.analysis import calls_fit
 from fewtune.task.extract import Task, kernels, read_tasks
 from fewtune.util.files import file_sha256
 from fewtune.verify.comparison import Difference
@@ -203,9 +203,8 @@ def compile_model(job: CompileJob) -> CompileReport:
     database = read_database(job.shared)
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
     schedules = KernelSchedules(lowered, tasks, database, target)
-    apart: dict[str, str] = {}
-    if len(model_functions(lowered)) > 1:
-        apart = share_layouts(schedules, tasks, database, target)
+    apart = share_layouts(schedules, tasks, database, target)
+    if device.can.shared_cores:
         check_moved(schedules, tasks, job.left_out.keys(), target)
     path = job.directory / _CHECKED
 

@@ -6,7 +6,7 @@ They take the largest shape's schedules, moved to their extents and built here f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, KeysView
+from collections.abc import KeysView
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import tvm_ffi
 
 from fewtune.compile.schedules import KernelSchedules, Level
+from fewtune.errors import last_line
 from fewtune.process.apart import at
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import ms, set_threads, tvm, usable_cores
@@ -41,15 +42,13 @@ def share_layouts(
     kept: dict[str, str] = {}
     for name, twin in twins_of([task.info for task in tasks]).items():
         task, largest = by_name[name], by_name[twin]
-        sizes = zip(task.info.shapes, largest.info.shapes, strict=True)
-        equal = [place for place, (own, theirs) in enumerate(sizes) if own == theirs]
         own, *_ = of_task = kernels[task.info.workload]
-        wanted = _layouts(schedules.scheduled(kernels[largest.info.workload][0]), equal)
-        if _layouts(schedules.scheduled(own), equal) == wanted:
+        wanted = _layouts(schedules.scheduled(kernels[largest.info.workload][0]))
+        if _layouts(schedules.scheduled(own)) == wanted:
             continue
         made = _moved(task, largest, database, target)
         for kernel in of_task:
-            if made is None or _layouts(made, equal) != wanted:
+            if made is None or _layouts(made) != wanted:
                 kept[kernel] = "no schedule of it reads the largest shape's layout"
             else:
                 schedules.take(kernel, made)
@@ -64,13 +63,12 @@ def _kernels(schedules: KernelSchedules) -> dict[str, list[str]]:
     return found
 
 
-def _layouts(kernel: tvm.tirx.PrimFunc, places: Collection[int]) -> dict[int, int]:
+def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
     """A hash of the layout of each weight, by number of the argument; of none that is as given."""
     blocks = layout_blocks(tvm.IRModule({"main": kernel}))
     return {
         place: tvm_ffi.structural_hash(block.body, map_free_vars=True)
         for place, block in blocks.items()
-        if place in places
     }
 
 
@@ -92,8 +90,7 @@ def check_moved(
 ) -> None:
     """Compare kernels of other shapes with their tasks, and keep those that are right.
 
-    Wrong ones get their default schedules. Kernels that are kept were checked before. Without a
-    store, the library's outputs alone are compared.
+    Wrong ones get their default schedules. Kernels that are kept were checked before.
     """
     others = {task.info.workload: task for task in tasks if task.info.is_of_other_shape}
     kernels = {
@@ -102,20 +99,22 @@ def check_moved(
         if workload in others and schedules.levels[names[0]] == Level.LOG
     }
     names = [name for each in kernels.values() for name in each]
-    store = KernelStore.of(target)
-    if store is None or not names or not left_out.isdisjoint(names):
+    if not names or left_out & names:
         return
     at("checking kernels of other shapes", optional=names)
-    maker = KernelMaker(target, _InTurns(target))
+    maker, store = KernelMaker(target, _InTurns(target)), KernelStore.of(target)
     set_threads(1)
 
     def fault(workload: str) -> str:
         scheduled = schedules.scheduled(kernels[workload][0]).with_attr("global_symbol", "main")
         module = tvm.IRModule({"main": scheduled})
-        if store.path(as_in_model(module, target)["main"]).is_file():
+        if store and store.path(as_in_model(module, target)["main"]).is_file():
             return ""
         wanted = ScheduleCheck(workload, tvm.ir.save_json(others[workload].mod))
-        return maker.make(module, wanted).fault
+        try:
+            return maker.make(module, wanted).fault
+        except Exception as error:  # noqa: BLE001 (TVM raises many kinds)
+            return last_line(error)
 
     with ThreadPoolExecutor(usable_cores()) as threads:
         for workload, text in zip(kernels, threads.map(fault, kernels), strict=True):
