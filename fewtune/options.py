@@ -275,8 +275,8 @@ class BenchmarkOptions(BaseModel, extra="forbid"):
         default=3,
         ge=1,
         le=16,
-        description="copies of every library, and of onnxruntime's session, that take turns: how "
-        "fast weights are read depends on the memory that they happen to get",
+        description="copies of every library, and of onnxruntime's session, that take turns, and "
+        "starts of each: how fast weights are read depends on the memory that they get",
     )
     wait_s: float = Field(
         default=30,

@@ -61,7 +61,7 @@ print(json.dumps([taken_s, pages * os.sysconf("SC_PAGE_SIZE")]))
 _LIMIT_S = 120
 
 
-def start_figures(library: Path, onnx: Path, rounds: int = 3) -> dict[str, float]:
+def start_figures(library: Path, onnx: Path, rounds: int) -> dict[str, float]:
     """Start a library and onnxruntime in turns, from a loaded NumPy to the first output.
 
     Gives medians of several processes by the names of `Metrics`; resident memory is that after the
@@ -157,17 +157,13 @@ def benchmark_model(
         samples = {functions[0].function: measured.samples_s}
         for each in functions[1:]:
             # Its copies have no name: they are gone before the next shape's are loaded.
-            samples[each.function] = Variants(
-                imported,
-                {"tuned": library},
-                fingerprint,
-                options,
-                untuned=False,
-                function=each.function,
-            ).measured(options.rounds, _KNOWN_WITHIN)
+            given = (imported, {"tuned": library}, fingerprint, options)
+            made = Variants(*given, untuned=False, function=each.function)
+            samples[each.function] = made.measured(options.rounds, _KNOWN_WITHIN)
         shapes = [_shape_latency(each, samples[each.function]) for each in functions]
         report = report.model_copy(update={"shapes": shapes})
-    started, remark = _started(library, imported / REFERENCE, fingerprint)
+    starts = options.copies if device_of(fingerprint).can.shared_cores else 0
+    started, remark = _started(library, imported / REFERENCE, starts)
     report = report.model_copy(update={"remarks": [*report.remarks, remark]})
     report.write(directory)
     _metrics(result, report).model_copy(update=started).write(directory)
@@ -206,12 +202,12 @@ def _shape_latency(shape: ShapeFunction, samples: interleave.Samples) -> ShapeLa
     )
 
 
-def _started(library: Path, onnx: Path, fingerprint: Fingerprint) -> tuple[dict[str, float], str]:
+def _started(library: Path, onnx: Path, rounds: int) -> tuple[dict[str, float], str]:
     """The figures of starting the library, and a line on them and on the library's size."""
-    if not device_of(fingerprint).can.shared_cores:
+    if not rounds:
         return {}, f"the library has {library.stat().st_size / MB:.3g} MB"
     try:
-        found = start_figures(library, onnx)
+        found = start_figures(library, onnx, rounds)
     except subprocess.TimeoutExpired as fault:
         return {}, f"starting the library was not measured: it took over {fault.timeout:.0f} s"
     except (FewtuneError, OSError, RuntimeError) as fault:
