@@ -45,7 +45,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.job import measured, packed
+from fewtune.tuning.job import measured
 from fewtune.tuning.tune import TuneJob
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
@@ -63,7 +63,7 @@ _LEFT: dict[str, list[str]] = {}
 def asleep(key: str, whole: dict[str, Any] | None) -> Answer:
     """A device that takes 50 ms a candidate, whatever it is, and no time for anything else."""
     if whole is not None:
-        names = [info.name for info, _ in pickle.loads(whole["job"]).tasks]
+        names = [task.info.name for task in pickle.loads(whole["job"]).tasks]
         _LEFT[key] = names * (_TRIALS // _BATCH)
     name = _LEFT[key].pop()
     time.sleep(SLEEP_S * _BATCH)
@@ -105,7 +105,7 @@ def throughput(devices: int) -> float:
     own = fleet_fingerprint(options)
     tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
     tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
-    job = TuneJob(tasks=packed(tasks), fingerprint=own, options=tuning, journals=Path())
+    job = TuneJob(tasks=tasks, fingerprint=own, options=tuning, journals=Path())
     with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
         while len(cluster.machines(class_of(own))) < devices:
             time.sleep(0.1)
@@ -176,8 +176,8 @@ def board(model: str) -> dict[str, Any]:
             for name, own in pair if number % 2 == 0 else pair[::-1]:
                 journals = folder / f"{name}{number}"
                 journals.mkdir()
-                given = {"tasks": packed(largest), "fingerprint": own, "options": options}
-                measured(TuneJob(**given, journals=journals), largest)
+                given = {"tasks": largest, "fingerprint": own, "options": options}
+                measured(TuneJob(**given, journals=journals))
                 found[name] = times_of(journals)
             for task in found["here"].keys() & found["board"].keys():
                 of_here, of_board = found["here"][task], found["board"][task]

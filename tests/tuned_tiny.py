@@ -39,7 +39,7 @@ from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import merge
 from fewtune.task.extract import Task, extract_tasks, write_tasks
-from fewtune.tuning.job import SessionJob, Workplace, packed
+from fewtune.tuning.job import SessionJob
 from fewtune.tuning.state import TaskState
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
@@ -143,13 +143,13 @@ def job_of(
 ) -> SessionJob:
     """The work of a session on this machine."""
     given = {"fingerprint": fingerprint(), "journals": journals, "options": options, **more}
-    return kind(tasks=packed(tasks), **given)
+    return kind(tasks=tasks, **given)
 
 
 def _here(job: SessionJob) -> list[dict[str, Any]]:
     """Stand in for `job.supervise`, without the seconds that a child takes."""
     with job.opened() as journal:
-        job.measure(Workplace(journal, Progress(), pool()))
+        job.session(job, journal, Progress(), pool()).run()
     with job.opened() as journal:
         return journal.events
 

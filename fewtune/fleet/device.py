@@ -29,13 +29,14 @@ from typing import Any
 
 import distributed
 
-from fewtune.artifacts import Fingerprint, TaskInfo
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.fleet.worker import RESOURCE, Answer, carry_out, class_of, describe
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.device import Here, device_of
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task
 from fewtune.tuning.job import SessionJob
 from fewtune.tuning.state import RunState, Start, crash_text
 from fewtune.tuning.tune import TuneJob
@@ -249,8 +250,8 @@ def parts_of(job: SessionJob, count: int) -> list[Part]:
     if not isinstance(job, TuneJob):
         return [Part(job)]
 
-    def serves(task: tuple[TaskInfo, str]) -> float:
-        return job.starts.get(task[0].name, Start()).serves
+    def serves(task: Task) -> float:
+        return job.starts.get(task.info.name, Start()).serves
 
     heaviest = sorted(job.tasks, key=serves, reverse=True)
     dealt = [heaviest[place::count] for place in range(min(count, len(heaviest)))]
@@ -282,7 +283,7 @@ class FleetRun:
         self._progress, self._carry_out = progress, carry_out
         self._state: RunState | None = None
         if isinstance(job, TuneJob):
-            self._state = RunState(job.unpacked(), job.starts, journal.events)
+            self._state = job.state(journal.events)
         elapsed_s = max((event.get("elapsed_s", 0.0) for event in journal.events), default=0.0)
         self._began_s = time.perf_counter() - elapsed_s
         self._class = class_of(job.fingerprint)
@@ -316,7 +317,7 @@ class FleetRun:
 
     def _whole(self, part: Part) -> dict[str, Any]:
         """What a session is made of (`fewtune.fleet.station.serve`)."""
-        names = {info.name for info, _ in part.job.tasks}
+        names = {task.info.name for task in part.job.tasks}
         is_whole = len(names) == len(self._job.tasks)
         fingerprint = part.job.fingerprint.model_copy(update={"at": ""})
         model = getattr(part.job, "model", None)
@@ -393,9 +394,7 @@ class FleetRun:
 
     def _show(self, part: Part) -> None:
         if self._state is not None:
-            first, most = part.job.tasks[0][0].name, self._job.total_trials or 0
-            budget_s = self._job.options.budget_s
-            self._progress.show(self._state.snapshot(first, "tune", most, budget_s))
+            self._progress.show(self._job.snapshot(self._state, part.job.tasks[0].info.name))
 
 
 def tasks_of(event: dict[str, Any]) -> set[str]:

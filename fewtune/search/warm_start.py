@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,6 @@ from fewtune.runtime.tvm import ms
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.scorer import Guide, Scorer
-from fewtune.search.strategy import Knowledge, remade
 from fewtune.storage.database import best_trials, read_database, read_trace, require_own
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
@@ -49,22 +47,6 @@ def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], 
             points.append(point)
             times_s.append(trial.outcome.median_s)
     return points, times_s
-
-
-def teach(knowledge: Knowledge, taught: Iterable[tuple[SearchSpace, list[Trial]]]) -> None:
-    """Let a run learn from the trials of several tasks.
-
-    The predictor learns from tasks of kinds that it knows, the cost model from the rest.
-    """
-    for space, trials in taught:
-        guide = None
-        if knowledge.predictor is not None:
-            guide = Guide.of(space, Prior(space), knowledge.predictor, is_cold=knowledge.is_cold)
-        points, times_s = known_points(space, trials)
-        if guide is None:
-            Scorer(space, knowledge.cost_model).learn(*remade(space, points, times_s))
-        else:
-            guide.learn_points(points, times_s)
 
 
 class Tuned(NamedTuple):

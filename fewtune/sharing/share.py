@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from fewtune.artifacts import (
     CompileReport,
     Curve,
-    CurvePoint,
     Fingerprint,
     LogInfo,
     PredictedTask,
@@ -24,16 +22,15 @@ from fewtune.bank.bank import Bank
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.prediction.predict_apart import FIRST_LIBRARY
-from fewtune.runtime.tvm import ms
-from fewtune.schedule.space.design_space import point_from_json, sampling
+from fewtune.schedule.space.design_space import point_from_json
 from fewtune.schedule.space.transfer import Donation
+from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.session import ShareJob
-from fewtune.storage.database import best_trials, log_info, read_database, require_own
+from fewtune.storage.database import log_info, read_database, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.job import measured, packed
-from fewtune.tuning.result import write_result
+from fewtune.trial.trial import Trial
+from fewtune.tuning.job import measured
 from fewtune.tuning.state import RunState, Start, TaskState
 
 # The part of its time that a search leaves to be saved.
@@ -78,20 +75,25 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     FewtuneError
         What stopped the measuring, in one line.
     """
-    by_name = {task.info.name: task for task in tasks}
     tuned = TuneReport.read(tune_directory)
     predicted = PredictReport.read(predict_directory)
     require_own(tune_directory, fingerprint)
-    database = read_database(tune_directory)
     # Full tuning starts from nothing.
     lines = {} if selection.method == "all" else {line.task: line for line in predicted.tasks}
     donors = _donors(selection, bank_directory, fingerprint)
     # Where nothing is measured, tasks that were set aside keep what was predicted, too.
-    named = sorted({*donors, *(lines if tuned.is_predicted else ())})
-    contesting = [by_name[name] for name in named]
-    starts = _starts(contesting, donors, lines, read_database(predict_directory), tuned, database)
+    named = {*donors, *(lines if tuned.is_predicted else ())}
+    contesting = sorted((t for t in tasks if t.info.name in named), key=lambda t: t.info.name)
+    first = measured_trials(read_database(predict_directory), contesting)
+    known = measured_trials(read_database(tune_directory), contesting)
+    crashed = {line.task for line in tuned.tasks if line.status == "crashed"}
+    starts = {}
+    for task in contesting:
+        name = task.info.name
+        start = _start(lines.get(name), first[name], known[name], name in crashed)
+        starts[name] = replace(start, donors=donors.get(name, {}), serves=task.info.share)
     job = ShareJob(
-        tasks=packed([] if tuned.is_predicted else contesting),
+        tasks=contesting,
         fingerprint=fingerprint,
         options=_tune_options(options, tuned),
         journals=journal_directory,
@@ -102,23 +104,18 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         cold_weights=device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks),
         twins=sorted(selection.twins),
     )
-    state = measured(job, contesting)
+    state = job.state(()) if tuned.is_predicted else measured(job)
+    states = [*state.tasks.values()]
     # What no round has measured, here or while tuning, is still as it was predicted.
-    is_predicted = bool(lines) and not any(
-        each.gains or each.start.trials for each in state.tasks.values()
-    )
+    is_predicted = bool(lines) and not any(each.gains or each.start.trials for each in states)
     info = LogInfo.read(predict_directory) if is_predicted else log_info(fingerprint)
-    write_result(directory, info, state)
+    state.write(info, directory)
     _curve(predicted, predict_directory, tuned, state).write(directory)
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[
-            task_line(state.tasks[name], lines.get(name))
-            for name in named
-            if not starts[name].trials
-        ],
-        representatives=[state.tasks[n].report() for n in named if starts[n].trials],
+        tasks=[task_line(each, lines.get(each.name)) for each in states if not each.start.trials],
+        representatives=[each.report() for each in states if each.start.trials],
         rounds=[*state.rounds.values()],
         note=state.note,
         trials=state.trials,
@@ -133,23 +130,18 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
 
 def _tune_options(options: ShareOptions, tuned: TuneReport) -> TuneOptions:
     """The options of the session, with the budget that tuning left."""
-    return TuneOptions(
-        batch_size=options.trials_per_task,
-        budget_s=options.budget_s and max(options.budget_s - tuned.tuning_s, 1e-3),
-        least_gain=options.least_gain,
-        predictor=options.predictor,
-        seed=options.seed,
-    )
+    given = options.model_dump(include={"least_gain", "predictor", "seed"})
+    if options.budget_s is not None:
+        given["budget_s"] = max(options.budget_s - tuned.tuning_s, 1e-3)
+    return TuneOptions(batch_size=options.trials_per_task, **given)
 
 
 def _donors(
     selection: Selection, bank_directory: Path, fingerprint: Fingerprint
 ) -> dict[str, dict[str, list[Donation]]]:
     """Every task that takes part, with its donors; what those of a bank give."""
-    found: dict[str, dict[str, list[Donation]]] = {
-        name: {} for name in [*selection.alone, *selection.representatives]
-    }
-    found |= {name: {by: []} for name, by in (selection.dependents | selection.twins).items()}
+    found: dict[str, dict[str, list[Donation]]] = {n: {} for n in selection.representatives}
+    found |= {name: {each: []} for name, each in (selection.dependents | selection.twins).items()}
     if selection.banked:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
@@ -158,60 +150,40 @@ def _donors(
     return found
 
 
-def _starts(
-    tasks: list[Task],
-    donors: Mapping[str, dict[str, list[Donation]]],
-    predicted: Mapping[str, PredictedTask],
-    predicted_log: ms.database.Database,
-    tuned: TuneReport,
-    tuned_log: ms.database.Database,
-) -> dict[str, Start]:
-    """What was predicted, and what was measured, of each task."""
-    found = {}
-    crashed = {line.task for line in tuned.tasks if line.status == "crashed"}
-    for task in tasks:
-        name = task.info.name
-        start = Start(spread=0.0, donors=donors.get(name, {}), serves=task.info.share)
-        if (line := predicted.get(name)) is not None:
-            records = best_trials(predicted_log, task.mod, 1)
-            trial = next(map(Trial.from_record, records), None)
-            points = [point_from_json(each) for each in line.promising]
-            start = replace(start, trial=trial, spread=line.spread, promising=points)
-        records = best_trials(tuned_log, task.mod, 1_000_000)
-        trials = [Trial.from_record(each) for each in records]
-        # The record of a default schedule has no sampling decisions.
-        defaults = [trace_key(each.trace) for each in records if not sampling(each.trace)]
-        if len(trials) > len(defaults):
-            start = replace(
-                start,
-                spread=min(start.spread, _SEARCHED),
-                trials=trials,
-                default_key=next(iter(defaults), None),
-                finished="crashed while it was tuned" if name in crashed else "",
-            )
-        found[name] = start
-    return found
+def _start(
+    line: PredictedTask | None, first: list[Trial], known: list[Trial], is_crashed: bool
+) -> Start:
+    """What was predicted, and what was measured, of a task."""
+    start = Start(spread=0.0)
+    if line is not None:
+        points = [point_from_json(each) for each in line.promising]
+        start = Start(trial=next(iter(first), None), spread=line.spread, promising=points)
+    # A default schedule has decided nothing.
+    defaults = [each.key for each in known if not each.trace[1]]
+    if len(known) == len(defaults):
+        return start
+    return replace(
+        start,
+        spread=min(start.spread, _SEARCHED),
+        trials=known,
+        default_key=next(iter(defaults), None),
+        finished="crashed while it was tuned" if is_crashed else "",
+    )
 
 
 def _curve(
     predicted: PredictReport, predict_directory: Path, tuned: TuneReport, state: RunState
 ) -> Curve:
     """The model's latency over the seconds since the import, from the first library on."""
-    library = predict_directory / FIRST_LIBRARY
-    before_s = predicted.predicting_s
+    library, before_s = predict_directory / FIRST_LIBRARY, predicted.predicting_s
     if (library / CompileReport.file_name).is_file():
         before_s += CompileReport.read(library).compile_s
-    tuned_s, trials = tuned.tuning_s, tuned.trials
-    return Curve(
-        points=[
-            CurvePoint(
-                elapsed_s=round(before_s + (tuned_s + point.elapsed_s if place else 0.0), 3),
-                trials=trials + (point.trials if place else 0),
-                estimated_latency_ms=point.estimated_latency_ms,
-            )
-            for place, point in enumerate(state.curve)
-        ]
-    )
+    points = []
+    for place, point in enumerate(state.curve):
+        elapsed_s = before_s + (tuned.tuning_s + point.elapsed_s if place else 0.0)
+        trials = tuned.trials + (point.trials if place else 0)
+        points.append(point.model_copy(update={"elapsed_s": round(elapsed_s, 3), "trials": trials}))
+    return Curve(points=points)
 
 
 def task_line(known: TaskState, predicted: PredictedTask | None = None) -> SharedTask:

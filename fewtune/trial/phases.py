@@ -21,7 +21,8 @@ class Phases:
     def total_s(self) -> float:
         return sum(vars(self).values())
 
-    def add(self, other: Phases) -> None:
+    def add(self, other: object) -> None:
+        """Add the phases of another, or of what has the same fields."""
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from itertools import permutations, starmap
+from operator import le
 from typing import NamedTuple
 
 
@@ -37,21 +38,12 @@ class Final(NamedTuple):
         contender other than the first wins only if it is faster in every process.
         """
         medians_s = [[statistics.median(each) for each in samples] for samples in processes]
-        totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
-        able = [
-            place
-            for place in range(len(keys))
-            if all(times_s[place] <= times_s[0] for times_s in medians_s)
-        ]
-        chosen = min(able, key=totals_s.__getitem__)
+        by_key = [*zip(*medians_s, strict=True)]
+        able = [place for place, own_s in enumerate(by_key) if all(map(le, own_s, by_key[0]))]
+        chosen = min(able, key=lambda place: sum(by_key[place]))
         # One process alone chooses and judges.
         pairs = [*permutations(medians_s, 2)] or [(medians_s[0], medians_s[0])]
         return Final(keys, medians_s, chosen, statistics.mean(starmap(_gain, pairs)))
-
-    @property
-    def gain(self) -> float:
-        """The part of the first contender's time that is gained, by whoever did not choose."""
-        return max(0.0, self.gain_s / self.time_s(0))
 
     def time_s(self, place: int) -> float:
         """Seconds of all calls of a contender in one run: the mean of the processes' medians."""

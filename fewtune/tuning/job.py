@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, SkipValidation
+from pydantic import ConfigDict, SkipValidation, TypeAdapter
 
-from fewtune.artifacts import Fingerprint, TaskInfo, text_sha256
+from fewtune.artifacts import Fingerprint, StoppedBy, failures_by_cause, text_sha256
 from fewtune.errors import JournalError, Terminated
 from fewtune.measure.device import device_of
 from fewtune.options import TuneOptions
@@ -25,25 +25,14 @@ from fewtune.predictor import chosen_digest
 from fewtune.process.apart import Child, CrashedError, Job, JobFailedError
 from fewtune.process.ending import ask_to_end
 from fewtune.process.warm import warm_process
-from fewtune.progress.progress import Progress
-from fewtune.runtime.tvm import module_of, tvm
+from fewtune.progress.progress import Progress, Snapshot
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.timing.timer import MEASURING
-from fewtune.tuning.state import RunState, Start, crash_text
-from fewtune.workers.pool import WorkerPool
+from fewtune.tuning.state import Event, RunState, Start, crash_text, in_ms
 
 # A resumed run may have another budget. All other options must be equal.
 BUDGET = {"trials_per_task", "budget_s", "least_gain", "start_from"}
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """What a session works with: its journal, and the processes that measure."""
-
-    journal: Journal
-    progress: Progress
-    pool: WorkerPool
 
 
 class SessionJob(Job):
@@ -51,8 +40,7 @@ class SessionJob(Job):
 
     Attributes
     ----------
-    tasks : list of tuple
-        Descriptions, and modules as TVM's JSON.
+    tasks : list of Task
     fingerprint : Fingerprint
     options : TuneOptions
     starts : dict of Start
@@ -66,35 +54,35 @@ class SessionJob(Job):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     shows_output: ClassVar[bool] = True
+    # Its class; it is made of the job, a journal, progress and processes that measure.
+    session: ClassVar[Callable[..., Any]]
+    # Shown in the progress.
+    phase: ClassVar[str] = "tune"
     # NumPy's matrices are small here, and workers compile on all cores. In a profile of sharing
     # SqueezeNet, solving for at most 180 unknowns took 76 ms with several threads, 0.4 ms with one.
     environment: ClassVar[dict[str, str]] = {"OPENBLAS_NUM_THREADS": "1"}
 
-    tasks: SkipValidation[list[tuple[TaskInfo, str]]]
+    tasks: SkipValidation[list[Task]]
     fingerprint: Fingerprint
     options: TuneOptions
     starts: SkipValidation[dict[str, Start]] = {}
     cold_weights: bool = False
     journals: Path
 
-    @property
-    def header(self) -> dict[str, Any]:
-        """What the journal's trials depend on; the journal is named after it."""
-        return {
+    def opened(self) -> closing[Journal]:
+        """The journal, which is closed when the block ends; other work has another file."""
+        # What its trials depend on.
+        header = {
             "machine": self.fingerprint.identity(),
             "target": self.fingerprint.target,
             "tvm": self.fingerprint.versions.get("apache-tvm", ""),
-            "workloads": {info.name: info.workload for info, _ in self.tasks},
+            "workloads": {task.info.name: task.info.workload for task in self.tasks},
             "measuring": MEASURING,
             "cold_weights": self.cold_weights,
             "options": self.options.model_dump(mode="json", exclude=BUDGET),
             "predictor": chosen_digest(self.options.predictor),
             "starts": text_sha256(repr(sorted(self.starts.items())))[:16],
         }
-
-    def opened(self) -> closing[Journal]:
-        """The journal, which is closed when the block ends; other work has another file."""
-        header = self.header
         digest = text_sha256(json.dumps(header, sort_keys=True))[:16]
         return closing(Journal(self.journals / f"{digest}.jsonl", header))
 
@@ -106,28 +94,58 @@ class SessionJob(Job):
     def hold(self, journal: Journal, progress: Progress) -> None:
         """Hold the session."""
         with device_of(self.fingerprint).open() as pool:
-            self.measure(Workplace(journal, progress, pool))
-
-    def unpacked(self) -> list[Task]:
-        """The tasks."""
-        return [Task(info, module_of(text)) for info, text in self.tasks]
+            self.session(self, journal, progress, pool).run()
 
     @property
-    def total_trials(self) -> int | None:
-        """Trials that the budget allows, if it counts them."""
-        return None
+    def total_trials(self) -> int:
+        """As many as the options give each task, whichever gets them; 0: they are not counted."""
+        return self.options.trials_per_task * len(self.tasks)
 
-    def measure(self, place: Workplace) -> object:
-        """Hold the session with what it needs."""
-        raise NotImplementedError
+    def state(self, events: Iterable[Event]) -> RunState:
+        """What came of the session so far, by the events of its journal.
+
+        Raises
+        ------
+        JournalError
+            If no session wrote them.
+        """
+        try:
+            made = RunState(self.tasks, self.starts, events)
+            # What can be reported, and read, can be gone on from.
+            TypeAdapter(StoppedBy).validate_python(made.stopped_by)
+            for each in made.tasks.values():
+                each.report()
+                [*map(json.loads, filter(None, [each.default_key, *each.finals_s]))]
+        except Exception as fault:  # noqa: BLE001 (who changes a journal may break it in any way)
+            raise JournalError(
+                f"the journal in {self.journals} is not as it was written "
+                f"({type(fault).__name__}): move it away to start anew"
+            ) from None
+        return made
+
+    def snapshot(self, state: RunState, name: str) -> Snapshot:
+        """Where the session stands after a batch of a task."""
+        most, budget_s = self.total_trials or state.trials, self.options.budget_s
+        left_s = state.elapsed_s / max(1, state.trials) * max(0, most - state.trials)
+        if budget_s is not None:
+            left_s = min(left_s, max(0.0, budget_s - state.elapsed_s))
+        lines = {each.name: each.report() for each in state.tasks.values()}
+        return Snapshot(
+            phase=self.phase,
+            task=name,
+            detail=state.tasks[name].task.info.shapes_text,
+            trials=state.trials,
+            trials_total=most,
+            default_ms=lines[name].default_ms,
+            best_ms=lines[name].best_ms,
+            estimated_latency_ms=in_ms(state.estimated_latency_s),
+            elapsed_s=state.elapsed_s,
+            left_s=left_s,
+            failures=failures_by_cause([*lines.values()]),
+        )
 
 
-def packed(tasks: list[Task]) -> list[tuple[TaskInfo, str]]:
-    """Tasks as they are sent to another process."""
-    return [(task.info, tvm.ir.save_json(task.mod)) for task in tasks]
-
-
-def measured(job: SessionJob, tasks: list[Task]) -> RunState:
+def measured(job: SessionJob) -> RunState:
     """Have a session measure its tasks, and return what came of it.
 
     The journal stays: the caller removes it once the result is written.
@@ -135,8 +153,6 @@ def measured(job: SessionJob, tasks: list[Task]) -> RunState:
     Parameters
     ----------
     job : SessionJob
-    tasks : list of Task
-        Of the job.
 
     Raises
     ------
@@ -144,10 +160,10 @@ def measured(job: SessionJob, tasks: list[Task]) -> RunState:
         What stopped the measuring, in one line.
     """
     run = device_of(job.fingerprint).runner or supervise
-    return RunState(tasks, job.starts, run(job) if job.tasks else ())
+    return job.state(run(job) if job.tasks else ())
 
 
-def supervise(job: SessionJob) -> list[dict[str, Any]]:
+def supervise(job: SessionJob) -> list[Event]:
     """Run a job in child processes until one ends well; return the events of its journal.
 
     Raises
@@ -179,19 +195,17 @@ def _is_done(job: SessionJob) -> bool:
         with Child(job) as child:
             child.result()
             return True
-    except JobFailedError as failed:
-        ended_by = failed.line
-        if not (task := lay_crash(job, ended_by)):
+    except (JobFailedError, CrashedError) as end:
+        by = end.line if isinstance(end, JobFailedError) else signal.Signals(-end.code).name
+        if task := lay_crash(job, by):
+            print(f"{task} is left out: {crash_text(by)}", flush=True)
+            return False
+        if isinstance(end, JobFailedError):
             raise
-    except CrashedError as crash:
-        ended_by = signal.Signals(-crash.code).name
-        if not (task := lay_crash(job, ended_by)):
-            raise JournalError(
-                f"tuning died ({ended_by}) outside of any task; run again with "
-                "FEWTUNE_WORKER_STDERR=1 to see what TVM says"
-            ) from None
-    print(f"{task} is left out: {crash_text(ended_by)}", flush=True)
-    return False
+        raise JournalError(
+            f"tuning died ({by}) outside of any task; run again with FEWTUNE_WORKER_STDERR=1 to "
+            "see what TVM says"
+        ) from None
 
 
 def lay_crash(job: SessionJob, ended_by: str) -> str:

@@ -24,7 +24,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.search import Proposal
 from fewtune.storage.database import replay
-from fewtune.task.extract import Task
+from fewtune.task.extract import read_tasks
 from fewtune.trial.outcome import WRONG_OUTPUT, Outcome, RequestFailedError, WorkerLostError
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
@@ -84,8 +84,7 @@ class Entry(NamedTuple):
     def module(self, key: str, target: tvm.target.Target) -> tvm.IRModule:
         """The scheduled module of a contender."""
         made = (each.schedule for each in self.asked if each.key == key)
-        task = self.state.task
-        return (next(made, None) or replay(task.mod, Trial(key, None, None), target)).mod
+        return (next(made, None) or replay(self.state.task.mod, Trial(key, None, None), target)).mod
 
 
 def alone(entries: list[Entry], measurer: Measurer, target: tvm.target.Target) -> Judged:
@@ -104,15 +103,12 @@ def alone(entries: list[Entry], measurer: Measurer, target: tvm.target.Target) -
         ],
     )
     outcomes = {(e.name, key): outcome for (e, key), outcome in zip(every, measured, strict=True)}
-    finals = {}
-    for entry in entries:
-        samples = {
-            key: [entry.state.weight * run_s for run_s in outcome.run_s]
-            for (name, key), outcome in outcomes.items()
-            if name == entry.name and outcome.run_s
-        }
-        if samples:
-            finals[entry.name] = Final.of([*samples], [[*samples.values()]])
+    samples: dict[str, dict[str, list[float]]] = {}
+    for (entry, key), outcome in zip(every, measured, strict=True):
+        if outcome.run_s:
+            of_calls = [entry.state.weight * run_s for run_s in outcome.run_s]
+            samples.setdefault(entry.name, {})[key] = of_calls
+    finals = {name: Final.of([*each], [[*each.values()]]) for name, each in samples.items()}
     return Judged(finals, outcomes)
 
 
@@ -121,21 +117,18 @@ class InModel:
 
     Parameters
     ----------
-    skeleton : Skeleton
-    tasks : list of Task
-        All tasks of the model.
+    folder : Path
+        Of the model's tasks, with its skeleton.
     measurer : Measurer
     threads : int
         Of each kernel.
     """
 
-    def __init__(
-        self, skeleton: Skeleton, tasks: list[Task], measurer: Measurer, threads: int
-    ) -> None:
+    def __init__(self, folder: Path, measurer: Measurer, threads: int) -> None:
         self._link: Callable[..., None] = with_own_threads(threads)
-        self._skeleton, self._measurer = skeleton, measurer
-        called = {site.workload for site in skeleton.sites}
-        self._tasks = [task for task in tasks if task.info.workload in called]
+        self._skeleton, self._measurer = Skeleton.read(folder), measurer
+        called = {site.workload for site in self._skeleton.sites}
+        self._tasks = [task for task in read_tasks(folder) if task.info.workload in called]
         self._modules = {each.info.name: tvm.ir.save_json(each.mod) for each in self._tasks}
         self._made: dict[tuple[str, str], Future[Made | Outcome]] = {}
         self._free: SimpleQueue[WorkerHandle] = SimpleQueue()
@@ -164,17 +157,15 @@ class InModel:
                 outcomes |= {(name, k): e for k, e in found.items() if isinstance(e, Outcome)}
         samples = self._run({each.info.workload: able[each.info.name] for each in self._tasks})
         finals, rest_s = {}, 0.0
-        asked = {entry.name: entry for entry in entries}
-        for task in self._tasks:
-            name = task.info.name
-            final = Final.of([*able[name]], [each[task.info.workload] for each in samples])
-            if name not in asked:
+        weights = {entry.name: entry.state.weight for entry in entries}
+        for info in (task.info for task in self._tasks):
+            final = Final.of([*able[info.name]], [each[info.workload] for each in samples])
+            if info.name not in weights:
                 rest_s += final.time_s(0)
                 continue
-            finals[name] = final
+            finals[info.name] = final
             for place, key in enumerate(final.keys):
-                time_s = final.time_s(place) / asked[name].state.weight
-                outcomes[name, key] = Outcome([time_s])
+                outcomes[info.name, key] = Outcome([final.time_s(place) / weights[info.name]])
         return Judged(finals, outcomes, rest_s)
 
     def close(self) -> None:

@@ -22,20 +22,16 @@ _REACHABLE = 0.5
 
 def promises(states: Sequence[TaskState]) -> dict[str, float]:
     """By task, the part of the model's time that its next contenders are expected to save."""
-    served_s: dict[str, float] = {}
-    rates: dict[str, float] = {}
+    known = [state for state in states if state.gains and state.current_s < math.inf]
+    # Memory decides the time of others.
+    rates = {s.name: s.task.info.flops / s.current_s for s in known if not s.task.info.is_streamed}
     fastest: dict[str, float] = {}
-    for state in states:
-        info, time_s = state.task.info, state.current_s
-        if not state.gains or time_s == math.inf:
-            continue
-        served_s[state.name] = state.weight * time_s * state.start.serves / (info.share or 1.0)
-        # Memory decides the time of others.
-        if not info.is_streamed:
-            rates[state.name] = info.flops / time_s
-            fastest[state.kind] = max(fastest.get(state.kind, 0.0), rates[state.name])
-    measured = sum(state.start.serves for state in states if state.name in served_s)
-    whole_s = sum(served_s.values())
+    served_s: dict[str, float] = {}
+    for state in known:
+        times = state.weight * state.current_s * state.start.serves
+        served_s[state.name] = times / (state.task.info.share or 1.0)
+        fastest[state.kind] = max(fastest.get(state.kind, 0.0), rates.get(state.name, 0.0))
+    measured, whole_s = sum(state.start.serves for state in known), sum(served_s.values())
     found = {}
     for state in states:
         name, share, behind = state.name, state.start.serves, 0.0

@@ -3,13 +3,12 @@
 Every round is in the journal before the next begins. A session that is opened on a journal takes
 over its trials: they are not built again, predictor and cost models learn from them, and each
 search starts from the best of them. How tuning and sharing differ is which tasks get contenders
-(`Session.entries`), and where these are measured (`Session.judge`).
+(`Session.entries`), and where these are measured (`Session.model`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,17 +18,21 @@ from fewtune.measure.device import device_of
 from fewtune.predictor import AUTO, learnt
 from fewtune.predictor.predictor import predictor_for
 from fewtune.process.ending import is_asked_to_end, listen
+from fewtune.progress.progress import Progress
 from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import UnfitError, donation_of, fit
 from fewtune.search import Explorer, Knowledge, Proposal, make_cost_model, make_strategy
 from fewtune.search.warm_start import known_points
+from fewtune.storage.journal import Journal
+from fewtune.trial.outcome import RequestFailedError, WorkerLostError
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.job import BUDGET, SessionJob, Workplace
-from fewtune.tuning.judges import DEFAULT, Entry, InModel, alone
-from fewtune.tuning.state import ALONE, IN_MODEL, RunState, TaskState
+from fewtune.tuning.job import BUDGET, SessionJob
+from fewtune.tuning.judges import DEFAULT, Entry, InModel, Judged, alone
+from fewtune.tuning.state import ALONE, IN_MODEL, TaskState
+from fewtune.workers.pool import WorkerPool
 
 # Schedules of a donor that are offered.
 _DONATED = 8
@@ -41,47 +44,41 @@ class Session:
     Parameters
     ----------
     job : SessionJob
-    place : Workplace
-    clock : callable
-        Monotonic seconds; tests give a fake one.
+    journal : Journal
+    progress : Progress
+    pool : WorkerPool
     """
 
-    # Shown in the progress.
-    phase = "tune"
+    # Monotonic seconds; tests give a fake one.
+    clock = staticmethod(time.perf_counter)
 
     def __init__(
-        self, job: SessionJob, place: Workplace, clock: Callable[[], float] = time.perf_counter
+        self, job: SessionJob, journal: Journal, progress: Progress, pool: WorkerPool
     ) -> None:
+        self.job, self.journal, self.progress = job, journal, progress
         self.options, self.device = job.options, device_of(job.fingerprint)
-        self.total_trials = job.total_trials
-        self.journal, self.progress = place.journal, place.progress
-        self.state = RunState(job.unpacked(), job.starts, place.journal.events)
-        self.target = self.device.target
+        self.state, self.target = job.state(journal.events), self.device.target
         predictor = predictor_for(job.options.predictor, self.target)
         # Trials of an earlier session of this run are taught by the caller.
         if job.options.predictor == AUTO and not any(each.trials for each in job.starts.values()):
-            own = (info.workload for info, _ in job.tasks)
-            learnt.teach(predictor, job.fingerprint, own)
+            learnt.teach(predictor, job.fingerprint, (t.info.workload for t in job.tasks))
         cost_model = make_cost_model(job.options.cost_model)
         self.knowledge = Knowledge(cost_model, predictor, job.cold_weights)
-        self.measurer = self.device.measurer(place.pool, cold_weights=job.cold_weights)
+        self.measurer = self.device.measurer(pool, cold_weights=job.cold_weights)
+        # Where contenders are measured in the model.
+        self.model: InModel | None = None
         self._searches: dict[str, Explorer] = {}
-        self._clock = clock
-        self._began_s = clock() - self.state.elapsed_s
+        self._began_s = self.clock() - self.state.elapsed_s
         self._unstolen_s = stolen_s() - self.state.stolen_s
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of tuning so far, those before an interruption included."""
-        return self._clock() - self._began_s
+        return self.clock() - self._began_s
 
     def entries(self) -> list[Entry]:
         """The next round: what every task of it enters."""
         raise NotImplementedError
-
-    def judge(self, entries: list[Entry]) -> None:
-        """Measure the next round."""
-        self.hold(entries)
 
     def conclude(self) -> None:
         """Do what follows the rounds."""
@@ -99,8 +96,7 @@ class Session:
         listen()
         stopped_by = self.rounds()
         self.conclude()
-        # A guide takes a while to make.
-        known = [each for each in self._searches.values() if len(each.times_s) >= learnt.FEWEST]
+        known = [each for each in self._searches.values() if each.times_s]
         sampled = [each.guide.sampled(each.times_s) for each in known if each.guide is not None]
         learnt.keep(sampled, self.device.fingerprint)
         self.note({"kind": "finish", "stopped_by": stopped_by, "budget": budget, **self.spent()})
@@ -113,14 +109,14 @@ class Session:
             began_s = self.elapsed_s
             if is_asked_to_end():
                 return "interrupted"
-            if self.total_trials is not None and self.state.trials >= self.total_trials:
+            if self.job.total_trials and self.state.trials >= self.job.total_trials:
                 return "trials"
             if budget_s is not None and began_s + longest_s / 2 >= budget_s:
                 return "budget"
             entries = self.entries()
             if not any(len(each.keys) > 1 for each in entries):
                 return "converged"
-            self.judge(entries)
+            self.hold(entries)
             longest_s = max(longest_s, self.elapsed_s - began_s)
 
     def announce(self, state: TaskState) -> None:
@@ -183,8 +179,8 @@ class Session:
         """Schedules of a task's donors as points of its own space, with their donors."""
         found: dict[Point, str] = {}
         for name, given in state.start.donors.items():
-            donations = given
-            if (donor := self.state.tasks.get(name)) is not None:
+            donor, donations = self.state.tasks.get(name), given
+            if donor is not None:
                 best = [each for each in donor.ranked() if each.key != donor.default_key]
                 donations = [donation_of(donor.task.mod, each.trace) for each in best[:_DONATED]]
             for donation in donations:
@@ -192,16 +188,19 @@ class Session:
                     found.setdefault(fit(donation, search.space), name)
         return found
 
-    def hold(self, entries: list[Entry], model: InModel | None = None) -> None:
-        """Measure a round, in a model or alone; note it, and learn from it."""
+    def hold(self, entries: list[Entry]) -> None:
+        """Measure a round; note it, and learn from it."""
         # A round may take long, so all earlier measurements are handed over first.
         self.journal.hand_over()
-        judged = model.judged(entries) if model else alone(entries, self.measurer, self.target)
+        name, judged = IN_MODEL, self._in_model(entries)
+        if judged is None:
+            entries = [each for each in entries if len(each.keys) > 1]
+            name, judged = ALONE, alone(entries, self.measurer, self.target)
         proposed = [each for each in entries if each.donors]
         self.note(
             {
                 "kind": "round",
-                "round": IN_MODEL if model else ALONE,
+                "round": name,
                 "finals": {each: final._asdict() for each, final in judged.finals.items()},
                 "defaults": {each.name: each.state.default_key for each in entries},
                 "by_task": {
@@ -218,7 +217,19 @@ class Session:
         )
         for each in proposed:
             self._learn(each)
-        self.show(entries[0].name)
+        self.progress.show(self.job.snapshot(self.state, entries[0].name))
+
+    def _in_model(self, entries: list[Entry]) -> Judged | None:
+        """What a round comes to in the model; None where it cannot be measured there."""
+        try:
+            return self.model.judged(entries) if self.model is not None else None
+        except (WorkerLostError, RequestFailedError) as fault:
+            # What was offered is built by now.
+            self.model = None
+            note = f"not measured in the model: {str(fault).splitlines()[-1]}"
+            self.progress.say(note)
+            self.note({"kind": "no_model", "note": note})
+            return None
 
     def _learn(self, entry: Entry) -> None:
         """Let the search of a task, and by it the predictor, learn from a round."""
@@ -234,8 +245,3 @@ class Session:
                 if points[0] not in search.times_s:
                     search.times_s[points[0]] = first_s
                     search.guide.learn_points(points, [first_s])
-
-    def show(self, name: str) -> None:
-        """Show the state of the run."""
-        total = self.total_trials or self.state.trials
-        self.progress.show(self.state.snapshot(name, self.phase, total, self.options.budget_s))

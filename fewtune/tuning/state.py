@@ -1,25 +1,35 @@
-"""The state of a session and of its tasks, which is rebuilt from the journal."""
+"""The state of a session and of its tasks, which is rebuilt from the journal; what it leaves."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from fewtune.artifacts import CurvePoint, StoppedBy, TunedTask, TuneStatus, TuningStep
+from fewtune.artifacts import CurvePoint, LogInfo, StoppedBy, TunedTask, TuneStatus, TuningStep
 from fewtune.prediction.worth import UNKNOWN, UNMEASURED_S
-from fewtune.progress.progress import Snapshot
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.transfer import Donation
 from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.storage.database import write_database
 from fewtune.task.extract import Task
+from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
+from fewtune.util.files import write_text
 
+# Of a journal.
+Event = dict[str, Any]
+# For a report to TVM: each task's module as TVM JSON, and each schedule's trace, as in TVM's
+# database, with its fault.
+WRONG_SCHEDULES = "wrong_schedules.json"
 # The names of the rounds.
 IN_MODEL, ALONE = "in the model", "alone"
 # A candidate that takes this many times the winner's time takes part in no decision.
@@ -139,13 +149,12 @@ class TaskState:
         The fastest in turns comes first. Then come the others of those rounds, by their last times.
         The rest follow: they were slower in the race.
         """
-        trials = [trial for trial in self.known.values() if trial.run_s and trial.is_checked]
         rated = []
-        for place, trial in enumerate(trials):
-            final_s = self.finals_s.get(trial.key)
-            time_s = final_s if final_s is not None else trial.outcome.median_s
-            order = (trial.key != self.chosen, final_s is None, time_s, place)
-            rated.append((order, Trial(trial.key, [time_s], None)))
+        for key, trial in self.known.items():
+            if trial.run_s and trial.is_checked:
+                time_s = self.finals_s.get(key, trial.outcome.median_s)
+                order = key != self.chosen, key not in self.finals_s, time_s
+                rated.append((order, Trial(key, [time_s], None)))
         return [trial for _, trial in sorted(rated, key=lambda entry: entry[0])]
 
     def published(self) -> list[Trial]:
@@ -176,10 +185,8 @@ class TaskState:
 
     def is_right(self, key: str) -> bool:
         """Whether a schedule's outputs are known to be right: a default one's are the reference."""
-        start = self.start.trial
-        if key == self.default_key or (start is not None and start.key == key):
-            return True
-        return any(trial.key == key for trial in self.ranked())
+        begun = [self.start.trial] if self.start.trial is not None else []
+        return key in (self.default_key, *(trial.key for trial in [*begun, *self.ranked()]))
 
     def add(self, trial: Trial, donor: str | None = None) -> None:
         """Take in a measured trial."""
@@ -201,7 +208,8 @@ class TaskState:
                 # What was predicted, and the default schedule, are no trials.
                 self.known.setdefault(key, Trial(key, [time_s], None))
         # What is gained over a default schedule says nothing of what can be gained next.
-        self.gains.append(0.0 if keys[0] == self.default_key else final.gain)
+        gain = max(0.0, final.gain_s / final.time_s(0))
+        self.gains.append(0.0 if keys[0] == self.default_key else gain)
         self.chosen = keys[chosen]
 
     def report(self) -> TunedTask:
@@ -221,15 +229,9 @@ class TaskState:
             trials=len(self.trials),
             default_ms=in_ms(default_s),
             best_ms=in_ms(self.current_s),
-            failures=failures_by_cause([self.trials]),
+            failures=dict(sorted(Counter(t.cause for t in self.trials if t.cause).items())),
             note=crash_text(self.crashed) if self.crashed else self.finished,
         )
-
-
-def failures_by_cause(groups: Iterable[list[Trial]]) -> dict[str, int]:
-    """Failed candidates by cause, of all tasks' trials together."""
-    counts = Counter(trial.cause for trials in groups for trial in trials if trial.cause)
-    return dict(sorted(counts.items()))
 
 
 def crash_text(ended_by: str) -> str:
@@ -247,22 +249,18 @@ class RunState:
 
     Parameters
     ----------
-    tasks : sequence of Task
-    starts : mapping of Start
+    tasks : list of Task
+    starts : dict of Start
         By task.
     events : iterable of dict
         Of the journal, oldest first.
     """
 
     def __init__(
-        self,
-        tasks: Sequence[Task],
-        starts: Mapping[str, Start],
-        events: Iterable[dict[str, Any]] = (),
+        self, tasks: list[Task], starts: dict[str, Start], events: Iterable[Event] = ()
     ) -> None:
-        self.tasks = {
-            task.info.name: TaskState(task, starts.get(task.info.name, Start())) for task in tasks
-        }
+        states = [TaskState(task, starts.get(task.info.name, Start())) for task in tasks]
+        self.tasks = {state.name: state for state in states}
         # Why nothing is measured in the model.
         self.note = ""
         # The model's seconds, once it was measured as a whole.
@@ -278,19 +276,18 @@ class RunState:
         for event in events:
             self.take(event)
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: Event) -> None:
         """Take in one event of the journal."""
         kind, state = event["kind"], self.tasks.get(event.get("task", ""))
-        self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
-        self.stolen_s = event.get("stolen_s", self.stolen_s)
-        if "phases" in event:
-            self.phases.add(Phases(**event["phases"]))
+        self.elapsed_s = float(event.get("elapsed_s", self.elapsed_s))
+        self.stolen_s = float(event.get("stolen_s", self.stolen_s))
+        self.phases.add(Phases(**event.get("phases", {})))
         if kind == "finish":
             self.stopped_by, self.budget = event["stopped_by"], event.get("budget")
         elif kind == "round":
             self._take_round(event)
         elif kind == "no_model":
-            self.note = event["note"]
+            self.note = str(event["note"])
         elif kind == "end" and state is not None:
             state.finished = event["why"]
         elif kind == "moved" and state is not None:
@@ -299,7 +296,7 @@ class RunState:
         elif kind == "crash" and state is not None:
             state.crashed, state.finished = event["signal"], "crashed"
 
-    def _take_round(self, event: dict[str, Any]) -> None:
+    def _take_round(self, event: Event) -> None:
         for name, key in event["defaults"].items():
             self.tasks[name].default_key = key
         for name, entries in event["by_task"].items():
@@ -311,7 +308,17 @@ class RunState:
         finals = {name: Final(**each) for name, each in event["finals"].items()}
         for name, final in finals.items():
             self.tasks[name].take_final(final)
-        self._sum_up(event["round"], [*finals.values()], Phases(**event["phases"]))
+        held, phases = self.rounds.get(event["round"]), Phases(**event["phases"])
+        held = held or TuningStep(name=event["round"])
+        phases.add(held)
+        self.rounds[held.name] = TuningStep(
+            name=held.name,
+            tasks=max(held.tasks, sum(len(final.keys) > 1 for final in finals.values())),
+            trials=held.trials + sum(len(final.keys) - 1 for final in finals.values()),
+            spent_s=round(phases.total_s(), 3),
+            gained_ms=(held.gained_ms or 0.0) + sum(f.gain_s for f in finals.values()) * 1e3,
+            **phases.as_json(),
+        )
         before_s = sum(final.time_s(0) for final in finals.values()) + event["rest_s"]
         after_s = sum(final.time_s(final.chosen) for final in finals.values()) + event["rest_s"]
         if event["round"] == IN_MODEL and finals:
@@ -321,19 +328,6 @@ class RunState:
                 self._mark_curve()
             self.latency_s *= after_s / before_s
         self._mark_curve()
-
-    def _sum_up(self, name: str, finals: list[Final], phases: Phases) -> None:
-        """Add a round to those of its name."""
-        before = self.rounds.get(name, TuningStep(name=name))
-        phases.add(Phases(**{phase: getattr(before, phase) for phase in vars(phases)}))
-        self.rounds[name] = TuningStep(
-            name=name,
-            tasks=max(before.tasks, sum(len(final.keys) > 1 for final in finals)),
-            trials=before.trials + sum(len(final.keys) - 1 for final in finals),
-            spent_s=round(phases.total_s(), 3),
-            gained_ms=(before.gained_ms or 0.0) + sum(final.gain_s for final in finals) * 1e3,
-            **phases.as_json(),
-        )
 
     @property
     def trials(self) -> int:
@@ -349,37 +343,30 @@ class RunState:
             return self.latency_s
         return sum(state.weight * state.current_s for state in known)
 
-    def snapshot(
-        self, name: str, phase: str, trials_total: int, budget_s: float | None
-    ) -> Snapshot:
-        """The state of the run after a batch of a task.
+    def write(self, info: LogInfo, directory: Path) -> None:
+        """Write the log of the session.
 
         Parameters
         ----------
-        name, phase : str
-        trials_total : int
-            Trials that the budget allows.
-        budget_s : float or None
-            Seconds that the whole run may take.
+        info : LogInfo
+        directory : Path
+            Gets ``log.json``, TVM's two database files, and `WRONG_SCHEDULES` if there are any.
         """
-        state = self.tasks[name]
-        left_s = self.elapsed_s / max(1, self.trials) * max(0, trials_total - self.trials)
-        if budget_s is not None:
-            left_s = min(left_s, max(0.0, budget_s - self.elapsed_s))
-        line = state.report()
-        return Snapshot(
-            phase=phase,
-            task=name,
-            detail=state.task.info.shapes_text,
-            trials=self.trials,
-            trials_total=trials_total,
-            default_ms=line.default_ms,
-            best_ms=line.best_ms,
-            estimated_latency_ms=in_ms(self.estimated_latency_s),
-            elapsed_s=self.elapsed_s,
-            left_s=left_s,
-            failures=failures_by_cause(each.trials for each in self.tasks.values()),
-        )
+        info.write(directory)
+        trials = {name: known.published() for name, known in sorted(self.tasks.items())}
+        modules = {name: self.tasks[name].task.mod for name in trials if trials[name]}
+        write_database(directory, modules, trials, target_from_json(info.target))
+        wrong = {
+            name: {
+                "module": json.loads(tvm.ir.save_json(known.task.mod)),
+                "schedules": [{"trace": each.trace, "fault": each.fault} for each in faulty],
+            }
+            for name, known in self.tasks.items()
+            if (faulty := [each for each in known.known.values() if each.cause == WRONG_OUTPUT])
+        }
+        if wrong:
+            text = json.dumps(wrong, indent=1, sort_keys=True)
+            write_text(directory / WRONG_SCHEDULES, text + "\n")
 
     def _mark_curve(self) -> None:
         estimate_ms = in_ms(self.estimated_latency_s)

@@ -11,25 +11,11 @@ from fewtune.predictor import NEVER
 from fewtune.storage.database import log_info, read_seeds
 from fewtune.task.extract import Task
 from fewtune.timing.timer import weights_outgrow_cache
-from fewtune.tuning.job import SessionJob, Workplace, measured, packed
+from fewtune.tuning.job import SessionJob, measured
 from fewtune.tuning.judges import Entry
 from fewtune.tuning.promise import promises
-from fewtune.tuning.result import write_result
 from fewtune.tuning.session import Session
 from fewtune.tuning.state import Start
-
-
-class TuneJob(SessionJob):
-    """The work of a tuning session."""
-
-    @property
-    def total_trials(self) -> int | None:
-        """As many as the options give each task, whichever gets them."""
-        return self.options.trials_per_task * len(self.tasks)
-
-    def measure(self, place: Workplace) -> object:
-        """Tune."""
-        return Tuning(self, place).run()
 
 
 class Tuning(Session):
@@ -42,14 +28,10 @@ class Tuning(Session):
         """
         states, options = [*self.state.tasks.values()], self.options
         promised = promises(states)
-        waiting = [
-            state
-            for state in states
-            if not state.finished
-            and (not state.gains or promised[state.name] >= options.least_gain)
-        ]
+        waiting = [each for each in states if not each.finished]
+        waiting = [s for s in waiting if not s.gains or promised[s.name] >= options.least_gain]
         waiting.sort(key=lambda state: (bool(state.gains), -promised[state.name], state.name))
-        found, room = list[Entry](), (self.total_trials or 0) - self.state.trials
+        found, room = list[Entry](), self.job.total_trials - self.state.trials
         for state in waiting:
             if room <= 0 or len(found) == self.measurer.pool.devices:
                 break
@@ -60,9 +42,14 @@ class Tuning(Session):
             if entry.donors:
                 found.append(entry)
             else:
-                why = "design space exhausted"
-                self.note({"kind": "end", "task": state.name, "why": why})
+                self.note({"kind": "end", "task": state.name, "why": "design space exhausted"})
         return found
+
+
+class TuneJob(SessionJob):
+    """The work of a tuning session."""
+
+    session = Tuning
 
 
 def tune(
@@ -101,18 +88,29 @@ def tune(
     if selection.method == "all":
         # The baseline of selective tuning: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
+    workloads = {task.info.name: task.info.workload for task in kept}
+    # Logs of others do not matter where nothing is measured.
+    seeds = read_seeds(Path(options.start_from), workloads, fingerprint) if kept else {}
+    shares = {task.info.name: task.info.share for task in tasks}
     cold_weights = device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks)
     job = TuneJob(
-        tasks=packed(kept),
+        tasks=kept,
         fingerprint=fingerprint,
         options=options,
         journals=journal_directory,
-        starts=_starts(kept, tasks, selection, options, fingerprint),
+        starts={
+            each.representative: Start(
+                serves=sum(shares[member] for member in each.members),
+                seeds=seeds.get(each.representative, []),
+            )
+            for each in selection.clusters
+            if each.representative in workloads
+        },
         cold_weights=cold_weights,
     )
-    state = measured(job, kept)
-    marks = {"predicted": predicts, "checked": not predicts}
-    write_result(directory, log_info(fingerprint).model_copy(update=marks), state)
+    state = measured(job)
+    info = log_info(fingerprint)
+    state.write(info.model_copy(update={"predicted": predicts, "checked": not predicts}), directory)
     Curve(points=state.curve).write(directory)
     report = TuneReport(
         model=selection.model,
@@ -128,27 +126,3 @@ def tune(
     )
     report.write(directory)
     return report
-
-
-def _starts(
-    kept: list[Task],
-    tasks: list[Task],
-    selection: Selection,
-    options: TuneOptions,
-    fingerprint: Fingerprint,
-) -> dict[str, Start]:
-    """By representative, what its cluster is worth, and the trials of older logs."""
-    if not kept:
-        # Logs of others do not matter where nothing is measured.
-        return {}
-    workloads = {task.info.name: task.info.workload for task in kept}
-    seeds = read_seeds(Path(options.start_from), workloads, fingerprint)
-    shares = {task.info.name: task.info.share for task in tasks}
-    return {
-        cluster.representative: Start(
-            serves=sum(shares[member] for member in cluster.members),
-            seeds=seeds.get(cluster.representative, []),
-        )
-        for cluster in selection.clusters
-        if cluster.representative in workloads
-    }

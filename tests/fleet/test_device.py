@@ -138,8 +138,8 @@ def test_a_tuning_is_dealt_to_the_machines_and_finishes_once(tmp_path, count):
     starts = {name: Start(serves=place / 9) for place, name in enumerate(TASKS)}
     parts = [part.job.tasks for part in parts_of(job_of(TuneJob, tmp_path, starts=starts), count)]
     assert len(parts) == min(count, len(TASKS))
-    assert sorted(info.name for tasks in parts for info, _ in tasks) == sorted(TASKS)
-    assert parts[0][0][0].name == "third"
+    assert sorted(task.info.name for tasks in parts for task in tasks) == sorted(TASKS)
+    assert parts[0][0].info.name == "third"
     finish = {"kind": "finish", "stopped_by": "trials", "phases": {"run_s": 1.0}}
     machines = Machines(
         [f"machine{number}" for number in range(count)],

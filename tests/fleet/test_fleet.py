@@ -57,7 +57,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     job = tuned_tiny.job_of(TuneJob, tasks, tmp_path, OPTIONS, fingerprint=own)
-    measured(job, tasks)
+    measured(job)
     killer.join()
     (path,) = tmp_path.glob("*.jsonl")
     events = [event for event in events_of(path) if "kind" in event]

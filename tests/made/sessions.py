@@ -6,15 +6,12 @@ import io
 import json
 from pathlib import Path
 
-from fewtune.measure.measurer import Specs
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
-from fewtune.tuning.job import Workplace
 from fewtune.tuning.state import Start
 from fewtune.tuning.tune import TuneJob, Tuning
 from tests import tuned_tiny
@@ -31,16 +28,8 @@ class CountingMeasurer:
         self.most_flops_s = float("inf")
         self.now_s = 0.0
 
-    def measure(
-        self,
-        modules: list[tvm.IRModule],
-        specs: list[Specs],
-        best_s: list[float | None],
-        races: list[str] | None = None,
-        checks: list[ScheduleCheck] | None = None,
-    ) -> list[Outcome]:
-        assert len(modules) == len(specs) == len(best_s)
-        assert all(each is None or len(each) == len(modules) for each in (races, checks))
+    def measure(self, modules: list[tvm.IRModule], *lists: list, **named: list) -> list[Outcome]:
+        assert all(len(each) == len(modules) for each in (*lists, *named.values()))
         self.now_s += BATCH_S
         return [Outcome([1e-3])] * len(modules)
 
@@ -50,14 +39,14 @@ def session(path: Path, names: str, **changed: object) -> Tuning:
     tasks = [tuned_tiny.convolutions()[name] for name in names]
     measurer = CountingMeasurer()
     options = tuned_tiny.OPTIONS.model_copy(update=changed)
-    place = Workplace(
-        Journal(path, {}),
-        Progress(stream=io.StringIO()),
-        tuned_tiny.pool(),
-    )
+    place = Journal(path, {}), Progress(stream=io.StringIO()), tuned_tiny.pool()
     starts = {task.info.name: Start(serves=1 / len(tasks)) for task in tasks}
     job = tuned_tiny.job_of(TuneJob, tasks, path.parent, options, starts=starts)
-    made = Tuning(job, place, clock=lambda: measurer.now_s)
+
+    class Clocked(Tuning):
+        clock = staticmethod(lambda: measurer.now_s)
+
+    made = Clocked(job, *place)
     made.measurer = measurer
     return made
 

@@ -12,7 +12,7 @@ from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.journal import Journal
 from fewtune.trial.trial import trace_key
-from fewtune.tuning.result import WRONG_SCHEDULES
+from fewtune.tuning.state import WRONG_SCHEDULES
 from tests import tuned_tiny
 from tests.made.judges import MadeJudge
 from tests.made.sessions import events_of

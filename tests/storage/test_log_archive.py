@@ -79,7 +79,7 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path):
     given = ([task], tmp_path / "journals", tuned_tiny.OPTIONS)
     job = tuned_tiny.job_of(TuneJob, *given, starts={name: Start(seeds=first[name])})
     with tuned_tiny.in_this_process():
-        state = measured(job, [task])
+        state = measured(job)
     searched = [trial.trace for trial in first[name]]
     tried = [trial.trace for trial in state.tasks[name].trials]
     default = json.loads(state.tasks[name].default_key or "")

@@ -11,7 +11,9 @@ import pytest
 from fewtune.options import TuneOptions
 from fewtune.process.apart import JobFailedError
 from fewtune.process.ending import ending_early, listen
-from fewtune.tuning.job import SessionJob, Workplace, supervise
+from fewtune.progress.progress import Progress
+from fewtune.storage.journal import Journal
+from fewtune.tuning.job import SessionJob, supervise
 from tests import tuned_tiny
 
 
@@ -20,8 +22,8 @@ class Killed(SessionJob):
 
     number: int
 
-    def measure(self, place: Workplace) -> None:
-        place.journal.append({"kind": "start", "task": "conv"})
+    def hold(self, journal: Journal, progress: Progress) -> None:
+        journal.append({"kind": "start", "task": "conv"})
         listen()
         os.kill(os.getpid(), self.number)
 
@@ -31,13 +33,13 @@ class Raises(SessionJob):
 
     begins: bool
 
-    def measure(self, place: Workplace) -> None:
+    def hold(self, journal: Journal, progress: Progress) -> None:
         if not self.begins:
             raise KeyError("outside")
-        crashed = {event["task"] for event in place.journal.events if event["kind"] == "crash"}
+        crashed = {event["task"] for event in journal.events if event["kind"] == "crash"}
         for task in ("conv", "matmul"):
             if task not in crashed:
-                place.journal.append({"kind": "start", "task": task})
+                journal.append({"kind": "start", "task": task})
                 if task == "conv":
                     raise ValueError(f"a stack of TVM's\n{task} has no such loop")
 

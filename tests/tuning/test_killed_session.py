@@ -30,14 +30,14 @@ def events_in(folder: Path) -> list[dict]:
 
 
 @contextlib.contextmanager
-def tuning_apart(job: TuneJob, task: Task) -> Iterator[BaseProcess]:
+def tuning_apart(job: TuneJob) -> Iterator[BaseProcess]:
     """A tuning in a process group of its own, all of which is killed in the end."""
 
     def run() -> None:
         os.setsid()
         # What it starts is in its group, too, if no warm process forks that.
         os.environ.pop(CHILD_PYTHON, None)
-        measured(job, [task])
+        measured(job)
 
     child = multiprocessing.get_context("fork").Process(target=run)
     child.start()
@@ -71,7 +71,7 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
 
     before: list[dict] = []
     for moment in ("start", "round"):
-        with tuning_apart(job, task) as child:
+        with tuning_apart(job) as child:
             until(lambda now=moment: is_at(now) or not child.is_alive(), pause_s=0.005)
             assert is_at(moment)
         assert child.exitcode == -signal.SIGKILL
@@ -79,7 +79,7 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
         before = trials()
     assert 3 <= len(before) <= 9
 
-    state = measured(job, [task])
+    state = measured(job)
     after = trials()
     assert after[: len(before)] == before
     assert len(after) == state.trials == 9
@@ -90,7 +90,7 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path)
 
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     task = conv("c")
-    with tuning_apart(job_on(task, tmp_path, 300), task) as child:
+    with tuning_apart(job_on(task, tmp_path, 300)) as child:
         until(lambda: any(event["kind"] == "round" for event in events_in(tmp_path)), pause_s=0.005)
         os.kill(child.pid, signal.SIGKILL)
         child.join()

@@ -4,9 +4,12 @@ import json
 
 import pytest
 
+from fewtune.errors import JournalError
 from fewtune.trial.trial import Trial
 from fewtune.tuning.final import Final
 from fewtune.tuning.state import RunState, Start, TaskState
+from fewtune.tuning.tune import TuneJob
+from tests import tuned_tiny
 from tests.made.tasks import made_task, trial
 
 
@@ -155,3 +158,11 @@ def test_slow_candidates_that_nobody_checked_are_published_behind_all_others():
     assert names(state.ranked()) == ["fast", "default"]
     assert names(state.published()) == ["fast", "default", "unchecked"]
     assert state_of(slow).published() == []
+
+
+@pytest.mark.parametrize("changed", [{"finals": 5}, {"elapsed_s": "x"}, {"defaults": {"a": 3}}])
+def test_a_journal_that_was_changed_is_refused_in_a_sentence(tmp_path, changed):
+    job = tuned_tiny.job_of(TuneJob, [made_task("a")], tmp_path, tuned_tiny.OPTIONS)
+    event = of_round("a", 1, Final.of([DEFAULT.key], [[[2.0]]]))
+    with pytest.raises(JournalError, match=r"is not as it was written \(.*move it away"):
+        job.state([event | changed])
