@@ -55,7 +55,7 @@ from fewtune.benchmark.interleave import achieved_pct, latency_stats, ratio_stat
 from fewtune.benchmark.variants import Variants
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.options import BenchmarkOptions, TuneOptions
-from fewtune.prediction.predict_apart import FIRST_LIBRARY
+from fewtune.prediction.predict import FIRST_LIBRARY
 from fewtune.stages.commit import commit
 from fewtune.stages.paths import Places
 from fewtune.util.files import canonical_json, write_bytes, write_text

@@ -104,7 +104,7 @@ APART = (
     "fewtune.tuning.session",
     "fewtune.sharing.session",
     "fewtune.machine.peak",
-    "fewtune.prediction.predict_apart",
+    "fewtune.prediction.predict",
     "fewtune.compile.compile",
 )
 

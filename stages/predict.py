@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fewtune.compile.compile import compile_apart
-from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
+from fewtune.prediction.predict import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.progress.progress import Steps
 from fewtune.stages.command import Stage, main
 from fewtune.stages.compile import job_of

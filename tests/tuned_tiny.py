@@ -32,7 +32,7 @@ from fewtune.options import (
     ShareOptions,
     TuneOptions,
 )
-from fewtune.prediction.predict_apart import PredictJob, predict_apart
+from fewtune.prediction.predict import PredictJob, predict_apart
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads, tvm, usable_cores
@@ -64,10 +64,11 @@ def fingerprint() -> Fingerprint:
 
 @cache
 def machine() -> Path:
-    """The folder of the fingerprint stage."""
+    """The folder of the fingerprint stage, with a bank of nothing."""
     directory = scratch() / "machine"
     directory.mkdir()
     fingerprint().write(directory)
+    build_bank(BankOptions(), fingerprint(), directory)
     return directory
 
 
@@ -173,6 +174,7 @@ def predict_job(directory: Path | None, options: PredictOptions) -> PredictJob:
         tasks=extracted(),
         fingerprint=machine(),
         options=options,
+        bank=machine(),
         directory=directory or scratch(),
         model=NAME,
         strategy="selective",
@@ -184,7 +186,7 @@ def predicted() -> Path:
     """What the predict stage writes, but for its library."""
     directory = scratch() / "predict"
     with mock.patch(
-        "fewtune.prediction.predict_apart.run_each_apart", lambda jobs: [job.run() for job in jobs]
+        "fewtune.prediction.predict.run_each_apart", lambda jobs: [job.run() for job in jobs]
     ):
         predict_apart(predict_job(directory, PredictOptions()), 1)
     set_threads(usable_cores())

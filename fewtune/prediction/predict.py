@@ -2,7 +2,8 @@
 
 Each schedule is built and run once, and its outputs are compared with its task's. What is right is
 kept as it will be linked (`fewtune.runtime.kernel_store`). TVM may end the process that chooses by
-a signal: `fewtune.prediction.predict_apart` chooses in processes of their own.
+a signal: each process chooses for a part of the tasks, and a task that TVM crashes on keeps its
+default schedule. There is a process for each core: nothing is measured, so none disturbs another.
 
 A task of another shape takes what was predicted for the largest shape's task like it. That kernel
 is built and compared with its library's others (`fewtune.compile.other_shapes`).
@@ -15,36 +16,49 @@ upwards (the winner's curse). So only points count whose register tile the rules
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from fewtune.artifacts import Fingerprint, PredictedTask, TaskInfo
+from fewtune.artifacts import (
+    Fingerprint,
+    PredictedTask,
+    Prediction,
+    PredictReport,
+    TaskInfo,
+    TaskTable,
+)
 from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
 from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
-from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of, spread_of
+from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import consensus_for, predictor_for
+from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.search.scorer import Guide
-from fewtune.storage.database import require_own
-from fewtune.task.extract import Task, twins_of
+from fewtune.search.scorer import Guide, in_turn
+from fewtune.storage.database import log_info, require_own, write_database
+from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
 from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.workers.worker import KernelMaker
 
+# The folder of the library of what was predicted, beside its log.
+FIRST_LIBRARY = "library"
+# Each process reads the tasks and the predictor, which is not worth it for fewer tasks.
+_LEAST_TASKS, _MOST_PROCESSES = 3, 8
 # Points of all tasks together; least and most points of one task. Heavy tasks get more.
 _POINTS, _FEWEST, _MOST = 20_000, 500, 2_000
 # Half of the points are drawn by rule; the rest are children of the best, in so many generations.
@@ -75,9 +89,8 @@ def most_promising(
     """
     if not prior.informed:
         return []
-    drawn = list(
-        dict.fromkeys(prior.draw(random) for _ in range(count if not guide else count // 2))
-    )
+    by_rule = count // 2 if guide else count
+    drawn = list(dict.fromkeys(prior.draw(random) for _ in range(by_rule)))
     if guide is None:
         return sorted(drawn, key=lambda point: -prior.expected_speed(prior.tile_of(point)))
     rated = dict(zip(drawn, guide.expected(drawn).tolist(), strict=True))
@@ -90,24 +103,6 @@ def most_promising(
         if children:
             rated.update(zip(children, guide.expected(children).tolist(), strict=True))
     return sorted(rated, key=lambda point: -rated[point])
-
-
-def in_turn(prior: Prior, points: list[Point], first: Point) -> list[Point]:
-    """Points reordered: each register tile comes once before one comes twice.
-
-    The predictor errs most about tiles, above all on a machine that it does not know, so a second
-    schedule of one tile adds little. For ResNet 50's tasks, of 64 trials each, the fastest of the
-    three that are rated best took 1.065 times the fastest of all. Of the best three of different
-    tiles it took 1.043 times (geometric means; an EPYC, with a Xeon's predictor). ``first`` has had
-    its turn.
-    """
-    seen = Counter({prior.tile_of(first): 1})
-    turns = []
-    for place, point in enumerate(points):
-        tile = prior.tile_of(point)
-        turns.append((seen[tile], place))
-        seen[tile] += 1
-    return [points[place] for _, place in sorted(turns)]
 
 
 def _child(
@@ -139,46 +134,31 @@ class Chosen(NamedTuple):
 class Choosing:
     """What all tasks of a process are chosen with.
 
-    Parameters
-    ----------
-    tasks : list of Task
-        All tasks of the model.
-    fingerprint : Fingerprint
-    options : PredictOptions
-    bank : Path, optional
-        What `fewtune.bank` wrote.
-
     Raises
     ------
     InputError
         If the predictor or the bank cannot be used here.
     """
 
-    def __init__(
-        self,
-        tasks: list[Task],
-        fingerprint: Fingerprint,
-        options: PredictOptions,
-        bank: Path | None,
-    ) -> None:
-        self._target, self._seed = target_from_json(fingerprint.target), options.seed
-        self._bank = None
-        if bank is not None:
-            require_own(bank, fingerprint)
-            self._bank = Bank.read(bank)
+    def __init__(self, job: PredictJob) -> None:
+        fingerprint, options = Fingerprint.read(job.fingerprint), job.options
+        self.tasks, self._seed = read_tasks(job.tasks), options.seed
+        self._target = target_from_json(fingerprint.target)
+        require_own(job.bank, fingerprint)
+        self._bank = Bank.read(job.bank)
         self._predictor = consensus_for(options.predictor, self._target)
-        if self._predictor is None and options.predictor == AUTO:
-            # No predictor is for such vectors and threads: the analytic model is better than none.
-            self._predictor = predictor_for(PREDEFINED, self._target)
         if options.predictor == AUTO:
-            learnt.teach(self._predictor, fingerprint, (task.info.workload for task in tasks))
-        self.prediction = prediction_of(self._predictor, self._target)
+            # No predictor may be for such vectors and threads: the analytic model is better than
+            # none.
+            self._predictor = self._predictor or predictor_for(PREDEFINED, self._target)
+            learnt.teach(self._predictor, fingerprint, (t.info.workload for t in self.tasks))
+        self.prediction, self._spread = prediction_of(self._predictor, self._target)
         # Each of several processes runs kernels on one core.
         set_threads(1)
         self._maker = None
         if device_of(fingerprint).can.shared_cores:
             self._maker = KernelMaker(self._target, Checker(self._target))
-        self._is_cold = weights_outgrow_cache(tasks)
+        self._is_cold = weights_outgrow_cache(self.tasks)
         # What was predicted, by task.
         self._predicted: dict[str, Donation] = {}
 
@@ -195,8 +175,7 @@ class Choosing:
             return default_of(task, f"no schedule could be predicted: {last_line(fault)}")
 
     def _from_bank(self, task: Task, space: SearchSpace) -> Chosen | None:
-        entry = self._bank.entry(task.info.workload) if self._bank is not None else None
-        if entry is None:
+        if (entry := self._bank.entry(task.info.workload)) is None:
             return None
         known: dict[str, Any] = {"origin": entry.origin, "known_ms": entry.best_ms}
         if entry.best_ms > entry.fastest_ms:
@@ -214,8 +193,7 @@ class Choosing:
         donation = self._predicted.get(twin or "")
         if donation is None or (trial := moved(donation, space)) is None:
             return None
-        spread = spread_of(self._predictor, self._target)
-        return Chosen(_line(task, "predicted", spread=spread, note=f"as {twin}"), trial)
+        return Chosen(_line(task, "predicted", spread=self._spread, note=f"as {twin}"), trial)
 
     def _best_rated(self, task: Task, space: SearchSpace, count: int) -> Chosen:
         random = np.random.default_rng([self._seed, *task.info.name.encode()])
@@ -223,21 +201,18 @@ class Choosing:
         if self._predictor is not None:
             guide = Guide.of(space, prior, self._predictor, is_cold=self._is_cold)
         points = most_promising(space, prior, guide, count, random)
-        spread = spread_of(self._predictor, self._target) if guide is not None else UNKNOWN
         fault = "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             schedule = space.make(point, seed=place + 1).schedule
             fault = self._fault(task, schedule) if schedule else "no schedule applies"
             if schedule and not fault:
                 self._predicted[task.info.name] = Donation.of(schedule.trace)
+                rest = in_turn(prior, points[place + 1 :], point)[:_KEPT]
                 line = _line(
                     task,
                     "predicted",
-                    spread=spread,
-                    promising=[
-                        (each.program, list(each.decisions))
-                        for each in in_turn(prior, points[place + 1 :], point)[:_KEPT]
-                    ],
+                    spread=UNKNOWN if guide is None else self._spread,
+                    promising=[(each.program, list(each.decisions)) for each in rest],
                     note="" if guide is not None else BY_RULE,
                 )
                 trial = Trial(trace_key(schedule.trace), [UNMEASURED_S], None)
@@ -267,7 +242,7 @@ def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
         with suppress(Exception):
             space = SearchSpace(task.mod, target)
             if predictor and Guide.of(space, Prior(space), predictor, is_cold=False):
-                found[task.info.name] = spread_of(predictor, target)
+                found[task.info.name] = prediction_of(predictor, target)[1]
     return found
 
 
@@ -289,3 +264,115 @@ def default_of(task: Task, note: str) -> Chosen:
 
 def _line(task: Task, status: str, **more: Any) -> PredictedTask:
     return PredictedTask.model_validate({"task": task.info.name, "status": status, **more})
+
+
+class PredictJob(Job):
+    """The arguments of `predict_apart`; a child gets a lot of tasks.
+
+    Attributes
+    ----------
+    tasks, fingerprint : Path
+        Of the model, and of the machine.
+    options : PredictOptions
+    directory : Path
+        Gets ``predict.json``, ``log.json`` and TVM's two database files.
+    model, strategy : str
+        Named in the report.
+    bank : Path
+        What `fewtune.bank` wrote.
+    lot : dict of int
+        By task, the points that are rated.
+    """
+
+    tasks: Path
+    fingerprint: Path
+    options: PredictOptions
+    directory: Path
+    model: str
+    strategy: str
+    bank: Path
+    lot: dict[str, int] = Field(default_factory=dict)
+
+    def run(self) -> tuple[dict[str, Chosen], Prediction]:
+        """Choose for a lot in this process.
+
+        A task's schedule does not depend on others but its twin of the largest shape.
+        """
+        choosing = Choosing(self)
+        wanted = [task for task in choosing.tasks if task.info.name in self.lot]
+        twins = twins_of([task.info for task in wanted])
+        wanted.sort(key=lambda task: task.info.name in twins)
+        chosen: dict[str, Chosen] = {}
+        at("it was reading what it needs", optional=[task.info.name for task in wanted])
+        for task in wanted:
+            name = task.info.name
+            if name in self.left_out:
+                chosen[name] = default_of(task, self.left_out[name])
+                continue
+            at(f"it was predicting a schedule of {name}")
+            with in_step(name):
+                chosen[name] = choosing.chosen(task, self.lot[name], twins.get(name))
+        return chosen, choosing.prediction
+
+
+def predict_apart(job: PredictJob, processes: int | None = None) -> PredictReport:
+    """Predict a schedule of every task that is worth it, and write their log.
+
+    Parameters
+    ----------
+    job : PredictJob
+    processes : int, optional
+        One for each core unless given, at most eight.
+
+    Raises
+    ------
+    InputError
+        If the predictor or the bank cannot be used here, or if native code crashes whatever is
+        left out.
+    MachineError
+        If the system kills a process because memory ran out.
+    """
+    began_s = time.perf_counter()
+    infos = TaskTable.read(job.tasks).tasks
+    worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
+    points = points_by_task(worth)
+    count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
+    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count, twins_of(worth))]
+    found = run_each_apart(each_lot)
+    chosen = {name: each for some, _ in found for name, each in some.items()}
+    fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
+    lines = [chosen[info.name].line for info in infos if info.name in chosen]
+    # Marked as predicted, so that no bank, merged log or later search takes them for measured.
+    marks = {"predicted": True, "checked": device_of(fingerprint).can.shared_cores}
+    log_info(fingerprint).model_copy(update=marks).write(job.directory)
+    trials = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
+    modules = {task.info.name: task.mod for task in tasks if task.info.name in trials}
+    write_database(job.directory, modules, trials, target_from_json(fingerprint.target))
+    report = PredictReport(
+        model=job.model,
+        strategy=job.strategy,
+        tasks=lines,
+        prediction=found[0][1],
+        predicting_s=round(time.perf_counter() - began_s, 3),
+    )
+    report.write(job.directory)
+    return report
+
+
+def lots(points: Mapping[str, int], count: int, twins: Mapping[str, str]) -> list[dict[str, int]]:
+    """Deal tasks, those of the most points first, so that lots take about the same time.
+
+    Parameters
+    ----------
+    points : mapping of str to int
+        Points that are rated of each task.
+    count : int
+        Of lots.
+    twins : mapping of str to str
+        A task and its twin, which are in one lot.
+    """
+    families: dict[str, dict[str, int]] = {}
+    for name in sorted(points, key=lambda name: (-points[name], name)):
+        families.setdefault(twins.get(name, name), {})[name] = points[name]
+    dealt = [*families.values()]
+    return [{n: each[n] for each in dealt[place::count] for n in each} for place in range(count)]

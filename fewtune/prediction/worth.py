@@ -18,37 +18,36 @@ _FOREIGN, _OWN = "1.23 to 1.25", "1.11"
 _OWN_SPREAD, _FOREIGN_SPREAD, UNKNOWN = 0.1, 0.2, 0.5
 # The time that the log has for a schedule that was not measured.
 UNMEASURED_S = 1.0
+_BY_RULE = (
+    "no predictor is for this target's vectors and threads: schedules are chosen by rule, which is "
+    "worth little; tune the model (strategy `selective`), or train a predictor (`fewtune predictor "
+    "train`)"
+)
 _ANALYTIC = (
     "schedules are rated by the analytic model, which knows the processor's figures and learnt "
     "nothing: expect less than from a predictor of such a CPU (`fewtune predictor train`)"
 )
 
 
-def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Prediction:
-    """Which predictor rates points, and how far it can be trusted on this machine."""
+def prediction_of(
+    predictor: Predictor | None, target: tvm.target.Target
+) -> tuple[Prediction, float]:
+    """Which predictor rates points, and how far it can be trusted on this machine.
+
+    The part of its time that measuring may save of a schedule that it chose comes second.
+    """
     if predictor is None:
-        return Prediction(
-            predictor=None,
-            warning="no predictor is for this target's vectors and threads: schedules are chosen "
-            "by rule, which is worth little; tune the model (strategy `selective`), or train a "
-            "predictor (`fewtune predictor train`)",
-        )
+        return Prediction(predictor=None, warning=_BY_RULE), UNKNOWN
     if isinstance(predictor.pretrained, Predefined):
-        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC)
+        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC), UNKNOWN
     conditions = predictor.pretrained.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
-    warnings = [extrapolated(predictor.pretrained, target)]
+    warnings, spread = [extrapolated(predictor.pretrained, target)], _OWN_SPREAD
     if not is_trained_on(predictor.pretrained, target):
+        spread = _FOREIGN_SPREAD
         warnings.append(
             f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
             f"times the best trial, on its own {_OWN}"
         )
-    return Prediction(predictor=trained_on, warning="; ".join(filter(None, warnings)))
-
-
-def spread_of(predictor: Predictor | None, target: tvm.target.Target) -> float:
-    """The part of its time that measuring may save of a schedule that a predictor chose."""
-    if predictor is None or isinstance(predictor.pretrained, Predefined):
-        return UNKNOWN
-    return _OWN_SPREAD if is_trained_on(predictor.pretrained, target) else _FOREIGN_SPREAD
+    return Prediction(predictor=trained_on, warning="; ".join(filter(None, warnings))), spread

@@ -173,3 +173,21 @@ class Guide:
             held_back[place] = speeds[place] - _ALIKE * min(_MOST_ALIKE, seen[tile])
             seen[tile] += 1
         return [distinct[place] for place in np.argsort(-held_back, kind="stable")]
+
+
+def in_turn(prior: Prior, points: list[Point], first: Point) -> list[Point]:
+    """Points reordered: each register tile comes once before one comes twice.
+
+    The predictor errs most about tiles, above all on a machine that it does not know, so a second
+    schedule of one tile adds little. For ResNet 50's tasks, of 64 trials each, the fastest of the
+    three that are rated best took 1.065 times the fastest of all. Of the best three of different
+    tiles it took 1.043 times (geometric means; an EPYC, with a Xeon's predictor). ``first`` has had
+    its turn.
+    """
+    seen = Counter({prior.tile_of(first): 1})
+    turns = []
+    for place, point in enumerate(points):
+        tile = prior.tile_of(point)
+        turns.append((seen[tile], place))
+        seen[tile] += 1
+    return [points[place] for _, place in sorted(turns)]

@@ -21,7 +21,7 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import Bank
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
-from fewtune.prediction.predict_apart import FIRST_LIBRARY
+from fewtune.prediction.predict import FIRST_LIBRARY
 from fewtune.schedule.space.design_space import point_from_json
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.warm_start import measured_trials

@@ -36,7 +36,7 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import ImportJob, import_apart, read_lowered
 from fewtune.model_check.report import at_most_full
 from fewtune.options import ImportOptions
-from fewtune.prediction.predict_apart import FIRST_LIBRARY, PredictJob, predict_apart
+from fewtune.prediction.predict import FIRST_LIBRARY, PredictJob, predict_apart
 from fewtune.process.ending import is_asked_to_end
 from fewtune.progress.progress import Steps
 from fewtune.runtime.target import target_from_json

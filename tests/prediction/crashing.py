@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from fewtune.prediction import predict as predicting
-from fewtune.prediction.predict_apart import PredictJob
+from fewtune.prediction.predict import PredictJob
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import workload_hash
 

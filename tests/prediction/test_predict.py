@@ -13,8 +13,7 @@ from fewtune.bank.bank import Bank
 from fewtune.compile.compile import compile_model
 from fewtune.errors import InputError
 from fewtune.options import PredictOptions, SelectOptions, ShareOptions, TuneOptions
-from fewtune.prediction.predict import Chosen
-from fewtune.prediction.predict_apart import lots, predict_apart
+from fewtune.prediction.predict import Chosen, lots, predict_apart
 from fewtune.runtime.tvm import set_threads, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.selection.select import select_tasks
@@ -31,7 +30,7 @@ def chosen_of(letter: str, count: int = 60, bank: Path | None = None, **options:
     """What is chosen for one convolution, by a few points."""
     name = tuned_tiny.convolutions()[letter].info.name
     job = tuned_tiny.predict_job(None, PredictOptions(**options))
-    chosen, _ = job.model_copy(update={"lot": {name: count}, "bank": bank}).run()
+    chosen, _ = job.model_copy(update={"lot": {name: count}, "bank": bank or job.bank}).run()
     set_threads(usable_cores())
     return chosen[name]
 
