@@ -384,8 +384,6 @@ class Selection(ResultArtifact):
     # Tasks that the predictor knows: it has chosen a schedule that is worth little less than a
     # search's.
     known: list[str] = []
-    # Tasks in no cluster.
-    alone: list[str] = []
     # Tasks that only get a default schedule.
     set_aside: list[str]
     # Tasks in no cluster, since the bank has schedules for them, with their donors there, the most

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fewtune.artifacts import Artifact, Fingerprint, Part, TaskInfo
+from fewtune.artifacts import Artifact, BankDonor, Fingerprint, Part, TaskInfo
 from fewtune.errors import InputError
 from fewtune.options import BankOptions
 from fewtune.runtime.target import target_from_json
@@ -66,7 +66,7 @@ class Bank(Artifact):
 
     def nearest(
         self, task: TaskInfo, space: DesignSpace, min_similarity: float, most: int
-    ) -> list[tuple[BankEntry, float]]:
+    ) -> list[BankDonor]:
         """The workloads that a task can take schedules from, the most similar first.
 
         Only those of the task's operator family are compared, as in
@@ -87,7 +87,7 @@ class Bank(Artifact):
 
         Returns
         -------
-        donors : list of (BankEntry, float)
+        donors : list of BankDonor
             With their similarities, 0 to 1.
         """
         near = []
@@ -96,14 +96,12 @@ class Bank(Artifact):
             if is_own or entry.operator == task.operator:
                 rate = 1.0 if is_own else similarity_rate(space, entry.space)
                 if rate > 0 and rate >= min_similarity - 10.0**-_DIGITS:
-                    near.append((entry, rate))
-
-        def order(donor: tuple[BankEntry, float]) -> tuple[bool, float, float, str]:
-            entry, rate = donor
-            apart = abs(math.log2(max(entry.flops, 1.0) / max(task.flops, 1.0)))
-            return entry.workload != task.workload, -round(rate, _DIGITS), apart, entry.workload
-
-        return sorted(near, key=order)[:most]
+                    apart = abs(math.log2(max(entry.flops, 1.0) / max(task.flops, 1.0)))
+                    # No two have the same workload, so that donors are never compared.
+                    order = not is_own, -round(rate, _DIGITS), apart, entry.workload
+                    given = {"workload": entry.workload, "origin": entry.origin}
+                    near.append((order, BankDonor(**given, similarity=rate)))
+        return [donor for _, donor in sorted(near)[:most]]
 
     def donations(self, workload: str) -> list[Donation]:
         """The schedules of a workload, fastest first.

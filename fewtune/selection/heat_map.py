@@ -26,25 +26,20 @@ def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: 
     selection : Selection
         Gives the order of the tasks, and the borders of the clusters in the picture.
     matrix : SimilarityMatrix
-        Similarities of all tasks of the clusters, and of those that were too small for one.
+        Similarities of all tasks of the clusters.
     directory : Path
         The folder to write into.
     """
-    clustered = [name for cluster in selection.clusters for name in cluster.members]
-    others = [name for name in matrix.names if name not in set(clustered)]
-    ordered = matrix.ordered([*clustered, *others])
+    ordered = matrix.ordered([name for each in selection.clusters for name in each.members])
     write_text(directory / CSV, similarity_csv(ordered))
     write_bytes(directory / PNG, similarity_png(selection, ordered))
 
 
 def similarity_csv(matrix: SimilarityMatrix) -> str:
     """A row and a column for each task, with the names in the first row and column."""
-    rows = [("task", *matrix.names)]
-    rows += [
-        (name, *(f"{value:.4f}" for value in row))
-        for name, row in zip(matrix.names, matrix.values, strict=True)
-    ]
-    return "".join(",".join(row) + "\n" for row in rows)
+    rows = zip(matrix.names, matrix.values, strict=True)
+    lines = [("task", *matrix.names), *((name, *map("{:.4f}".format, row)) for name, row in rows)]
+    return "".join(",".join(line) + "\n" for line in lines)
 
 
 def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:

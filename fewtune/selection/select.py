@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fewtune.artifacts import BankDonor, Cluster, PredictReport, Selection
+from fewtune.artifacts import Cluster, PredictReport, Selection
 from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.selection.cluster import cliques, similarity_sum
-from fewtune.similarity.similarity import (
-    DesignSpace,
-    SimilarityMatrix,
-    design_space,
-    similarity_matrix,
-)
+from fewtune.similarity.similarity import SimilarityMatrix, design_space, similarity_matrix
 from fewtune.task.extract import is_worth_searching, twins_of
 
 if TYPE_CHECKING:
@@ -69,25 +64,30 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     bank = None if is_plain else bank
     twins = {} if is_plain else twins_of([task.info for task in tasks])
     able = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    worth = sorted(
-        (task for task in able if task.info.name not in twins),
-        key=lambda task: (-task.info.share, task.info.name),
-    )
+    worth = [task for task in able if task.info.name not in twins]
+    worth.sort(key=lambda task: (-task.info.share, task.info.name))
     # To predict, no space has to be generated: nothing is compared.
     compared = [] if options.method == PREDICT else worth
-    spaces = {task.info.name: _space(task, target, bank) for task in compared}
+    spaces = {}
+    for task in compared:
+        # That of one the bank holds itself need not be generated.
+        own = bank.entry(task.info.workload) if bank is not None else None
+        spaces[task.info.name] = design_space(task.mod, target) if own is None else own.space
     searched = [task for task in compared if spaces[task.info.name].has_samplings]
-    banked = {} if bank is None else _banked(searched, spaces, options, bank)
+    banked = {}
+    if bank is not None:
+        least, infos = options.min_similarity, [task.info for task in searched]
+        near = {i.name: bank.nearest(i, spaces[i.name], least, _MOST_DONORS) for i in infos}
+        banked = {name: donors for name, donors in near.items() if donors}
     chosen = [task for task in searched if task.info.name not in banked]
     names = [task.info.name for task in chosen]
     matrix = SimilarityMatrix(
         tuple(names), similarity_matrix(chosen, [spaces[name] for name in names])
     )
     clusters = _clusters(chosen, matrix, options)
-    alone = [task.info.name for task in worth] if options.method == PREDICT else []
-    used = {*names, *banked, *alone}
-    twins = {name: twin for name, twin in twins.items() if twin in used}
     lines = predicted.tasks if predicted is not None else []
+    used = {*names, *banked, *(line.task for line in lines if options.method == PREDICT)}
+    twins = {name: twin for name, twin in twins.items() if twin in used}
     selection = Selection(
         model=model,
         strategy=strategy,
@@ -95,18 +95,11 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
         clusters=clusters,
         worth=[each.representative for each in clusters if _is_worth_it(each, chosen, options)],
         known=[line.task for line in lines if line.spread < UNKNOWN],
-        alone=alone,
         set_aside=[t.info.name for t in tasks if t.info.name not in {*used, *twins}],
         banked=banked,
         twins=twins,
     )
     return selection, matrix
-
-
-def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
-    """The design space of a task; that of one the bank holds itself need not be generated."""
-    own = bank.entry(task.info.workload) if bank is not None else None
-    return own.space if own is not None else design_space(task.mod, target)
 
 
 def _clusters(
@@ -121,12 +114,9 @@ def _clusters(
     for group in groups:
         # Most similar to the rest of its group; ties go to the larger share, then by name.
         leader = min(group, key=lambda i: (-similarity_sum(i, group, values), -shares[i], names[i]))
-        cluster = Cluster(
-            representative=names[leader],
-            members=[names[index] for index in group],
-        )
-        found.append((-sum(shares[index] for index in group), names[leader], cluster))
-    return [cluster for *_, cluster in sorted(found, key=lambda each: each[:2])]
+        members = [names[index] for index in group]
+        found.append((-sum(shares[index] for index in group), names[leader], members))
+    return [Cluster(representative=name, members=members) for _, name, members in sorted(found)]
 
 
 def _is_worth_it(cluster: Cluster, tasks: Sequence[Task], options: SelectOptions) -> bool:
@@ -139,18 +129,3 @@ def _is_worth_it(cluster: Cluster, tasks: Sequence[Task], options: SelectOptions
     is_streamed = all(info.is_streamed for info in members)
     is_large = sum(info.share for info in members) >= least
     return options.method == "all" or (is_large and not is_streamed)
-
-
-def _banked(
-    tasks: Sequence[Task], spaces: Mapping[str, DesignSpace], options: SelectOptions, bank: Bank
-) -> dict[str, list[BankDonor]]:
-    """The tasks that the bank has schedules for, with their donors."""
-    banked = {}
-    for task in tasks:
-        near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)
-        if near:
-            banked[task.info.name] = [
-                BankDonor(workload=entry.workload, origin=entry.origin, similarity=rate)
-                for entry, rate in near
-            ]
-    return banked

@@ -122,7 +122,7 @@ def test_the_nearest_come_in_a_stated_order():
 
     def nearest(task: TaskInfo, min_similarity: float = 0.6, most: int = 9) -> list[str]:
         found = bank.nearest(task, tiles(64, 64), min_similarity, most)
-        return [it.workload for it, _ in found]
+        return [it.workload for it in found]
 
     task = task_info("task", workload="new", flops=1e6)
     assert nearest(task) == ["same_a", "same_b", "twice", "near", "own"]
@@ -133,7 +133,7 @@ def test_the_nearest_come_in_a_stated_order():
     assert nearest(own, min_similarity=1.0)[0] == "own"
     assert nearest(task_info("task", workload="new", operator="pool")) == []
     # 7 divisors of 64, 6 of them of 32: (1 * 6/7) ** 0.5.
-    rates = {it.workload: rate for it, rate in bank.nearest(task, tiles(64, 64), 0.6, 9)}
+    rates = {it.workload: it.similarity for it in bank.nearest(task, tiles(64, 64), 0.6, 9)}
     assert rates["near"] == pytest.approx((6 / 7) ** 0.5)
 
 

@@ -102,7 +102,6 @@ def test_a_small_cluster_is_not_worth_a_search_but_its_donors_serve():
     assert select(min_cluster_share=1.0)[0].worth == []
     everything, _ = select(method="all", min_cluster_share=1.0)
     assert everything.worth == ["wide", "near", "far"]
-    assert everything.alone == []
 
 
 def test_what_memory_decides_is_not_searched():
