@@ -122,7 +122,7 @@ def page(lines: list[dict[str, Any]]) -> str:
             number(line["one_shape_s"]),
             number(line["all_shapes_s"]),
             f"{line['all_shapes_s'] / line['one_shape_s']:.2f}",
-            f"{line['all_whole_s'] / line['one_whole_s']:.2f}",
+            f"{line['all_whole_s'] / line['one_whole_s']:.2f}" if "all_whole_s" in line else "-",
             percent(line["least_pct"]),
             f"{line['size_ratio']:.2f}",
         ]
