@@ -201,6 +201,9 @@ class Choosing:
         if self._predictor is not None:
             guide = Guide.of(space, prior, self._predictor, is_cold=self._is_cold)
         points = most_promising(space, prior, guide, count, random)
+        spread = UNKNOWN
+        if guide is not None:
+            spread = prediction_of(self._predictor, self._target, guide.products)[1]
         fault = "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             schedule = space.make(point, seed=place + 1).schedule
@@ -211,7 +214,7 @@ class Choosing:
                 line = _line(
                     task,
                     "predicted",
-                    spread=UNKNOWN if guide is None else self._spread,
+                    spread=spread,
                     promising=[(each.program, list(each.decisions)) for each in rest],
                     note="" if guide is not None else BY_RULE,
                 )
@@ -241,8 +244,9 @@ def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
         # A task that TVM fails on is not known.
         with suppress(Exception):
             space = SearchSpace(task.mod, target)
-            if predictor and Guide.of(space, Prior(space), predictor, is_cold=False):
-                found[task.info.name] = prediction_of(predictor, target)[1]
+            guide = predictor and Guide.of(space, Prior(space), predictor, is_cold=False)
+            if guide:
+                found[task.info.name] = prediction_of(predictor, target, guide.products)[1]
     return found
 
 

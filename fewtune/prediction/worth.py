@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Prediction
-from fewtune.predictor import PREDEFINED
+from fewtune.predictor import FLOATS, PREDEFINED
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, extrapolated, is_trained_on
 from fewtune.runtime.tvm import tvm
@@ -30,21 +30,24 @@ _ANALYTIC = (
 
 
 def prediction_of(
-    predictor: Predictor | None, target: tvm.target.Target
+    predictor: Predictor | None, target: tvm.target.Target, products: str = FLOATS
 ) -> tuple[Prediction, float]:
     """Which predictor rates points, and how far it can be trusted on this machine.
 
-    The part of its time that measuring may save of a schedule that it chose comes second.
+    The part of its time that measuring may save of a schedule that it chose comes second: of one
+    with such ``products``, which a predictor of floats alone does not know.
     """
     if predictor is None:
         return Prediction(predictor=None, warning=_BY_RULE), UNKNOWN
     if isinstance(predictor.pretrained, Predefined):
         return Prediction(predictor=PREDEFINED, warning=_ANALYTIC), UNKNOWN
-    conditions = predictor.pretrained.conditions
+    rating = predictor.of_kind(products)
+    conditions = rating.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
-    warnings, spread = [extrapolated(predictor.pretrained, target)], _OWN_SPREAD
-    if not is_trained_on(predictor.pretrained, target):
-        spread = _FOREIGN_SPREAD
+    is_own = is_trained_on(rating, target)
+    knows = is_own and conditions.get("products", FLOATS) == products
+    warnings, spread = [extrapolated(rating, target)], _OWN_SPREAD if knows else _FOREIGN_SPREAD
+    if not is_own:
         warnings.append(
             f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "

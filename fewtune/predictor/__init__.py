@@ -9,6 +9,8 @@ from pathlib import Path
 AUTO, NEVER = "auto", "never"
 # The analytic model, which needs no file.
 PREDEFINED = "predefined"
+# The data type of products of floats; those of bytes are summed in int32.
+FLOATS = "float32"
 # Names the folder of what was learnt here, by machine; an empty value: nothing is kept.
 LEARNT_FOLDER = "FEWTUNE_LEARNT_FOLDER"
 # Endings of a predictor's files.

@@ -73,7 +73,7 @@ def teach(predictor: Predictor | None, fingerprint: Fingerprint, own: Iterable[s
     for path in _files(folder):
         # A file of another version, or a damaged one, teaches nothing.
         with suppress(InputError):
-            for features, times_s, name in read_samples(path)[0]:
+            for features, times_s, name, _ in read_samples(path)[0]:
                 kind, _, workload = name.partition(" ")
                 if workload not in own and taught[kind] < _MOST:
                     # Times of two sessions of one task are not compared.

@@ -10,14 +10,14 @@ correct little, so it needs no warm-up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
+from fewtune.predictor import AUTO, FLOATS, NEVER, PREDEFINED, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.pretrained import Pretrained, read_conditions
@@ -172,8 +172,6 @@ class Consensus:
 
 
 Rating: TypeAlias = Pretrained | Consensus | Predefined
-# The data type of products of floats.
-FLOATS = "float32"
 # The CPU feature that the library's predictors need; AVX-512 includes it.
 _KNOWN_VECTORS = "avx2"
 # The prefix of LLVM's names of AMD's CPUs, since Zen.
@@ -192,10 +190,12 @@ class Predictor:
     Parameters
     ----------
     pretrained : Pretrained, Consensus or Predefined
+    of_kinds : dict, optional
+        Those that were trained for one data type of products alone.
     """
 
-    def __init__(self, pretrained: Rating) -> None:
-        self.pretrained = pretrained
+    def __init__(self, pretrained: Rating, of_kinds: Mapping[str, Rating] | None = None) -> None:
+        self.pretrained, self._of_kinds = pretrained, of_kinds or {}
         # Products of bytes err in other ways than those of floats.
         self._residuals: defaultdict[str, Residual] = defaultdict(Residual)
 
@@ -215,13 +215,17 @@ class Predictor:
             The data type of the task's products. What one kind teaches does not serve another.
         """
         if len(features):
-            expected = self.pretrained.expected(features)
+            expected = self.of_kind(kind).expected(features)
             self._residuals[kind].learn(task, features, np.array(times_s), expected)
 
     def expected(self, task: Hashable, features: np.ndarray, kind: str = FLOATS) -> np.ndarray:
         """Logarithms of the speed relative to the best of the task, (candidates,)."""
         correction = self._residuals[kind].correction(task, features)
-        return self.pretrained.expected(features) + correction
+        return self.of_kind(kind).expected(features) + correction
+
+    def of_kind(self, kind: str) -> Rating:
+        """What rates products of a data type."""
+        return self._of_kinds.get(kind, self.pretrained)
 
 
 def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
@@ -251,8 +255,7 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
         return Predictor(Predefined.of(target))
     lanes = CpuTraits.of(target).lanes("float32")
     if choice == AUTO:
-        fitting = _fitting(target)
-        return Predictor(Pretrained.read(fitting[0])) if fitting else None
+        return _shipped_for(target, lambda own, others: own)
     pretrained = Pretrained.read(Path(choice))
     # A predictor for another number of threads is the user's choice.
     if lanes == pretrained.conditions["lanes"]:
@@ -271,26 +274,27 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     InputError
         As `predictor_for`.
     """
-    fitting = _fitting(target) if choice == AUTO else []
-    if not fitting:
-        return predictor_for(choice, target)
-    own, *others = (Pretrained.read(path) for path in fitting)
-    return Predictor(Consensus(own, others))
+    return _shipped_for(target, Consensus) if choice == AUTO else predictor_for(choice, target)
 
 
-def _fitting(target: tvm.target.Target) -> list[Path]:
-    """The library's predictors for such vectors and threads, the nearest CPU's first."""
+def _shipped_for(
+    target: tvm.target.Target, joined: Callable[[Pretrained, list[Pretrained]], Rating]
+) -> Predictor | None:
+    """The library's predictors for such vectors and threads, the nearest CPU's and the others."""
     # `lanes` is eight on other CPUs too, though their vectors are shorter.
-    if not has_feature(target, _KNOWN_VECTORS):
-        return []
+    if "cpu" not in list(target.keys) or not has_feature(target, _KNOWN_VECTORS):
+        return None
     traits, name = CpuTraits.of(target), str(target.attrs.get("mcpu", ""))
-    conditions = {path: read_conditions(path) for path in shipped()}
-    fitting = [
-        path
-        for path, known in conditions.items()
-        if (known["lanes"], known["threads"]) == (traits.lanes("float32"), traits.threads)
-    ]
-    return sorted(fitting, key=lambda path: -_kinship(name, conditions[path]))
+    conditions = [(path, read_conditions(path)) for path in shipped()]
+    found: dict[str, list[Path]] = {}
+    for path, known in sorted(conditions, key=lambda each: -_kinship(name, each[1])):
+        if (known["lanes"], known["threads"]) == (traits.lanes("float32"), traits.threads):
+            found.setdefault(known.get("products", FLOATS), []).append(path)
+    rated = {
+        kind: joined(Pretrained.read(paths[0]), [Pretrained.read(path) for path in paths[1:]])
+        for kind, paths in found.items()
+    }
+    return Predictor(rated.pop(FLOATS), rated) if FLOATS in rated else None
 
 
 def is_trained_on(pretrained: Rating, target: tvm.target.Target) -> bool:

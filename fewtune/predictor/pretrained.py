@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor import digest, files_of, shipped
+from fewtune.predictor import FLOATS, digest, files_of, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.process.apart import Job, at, run_apart
 from fewtune.util.files import canonical_json, write_bytes, write_text
@@ -79,11 +79,14 @@ class TaskSamples(NamedTuple):
         Seconds, infinite where a trial failed; tuning logs hold no such trials.
     name : str
         What it computes, without what is fused to it: tasks of equal names are one task.
+    products : str
+        The data type of its products.
     """
 
     features: np.ndarray
     times_s: np.ndarray
     name: str = ""
+    products: str = FLOATS
 
 
 class Pretrained:
@@ -95,7 +98,7 @@ class Pretrained:
     conditions : dict
         What it was trained on. ``lanes`` are the elements of the machine's vectors, ``threads`` is
         the number of threads. ``features`` names the features that it uses, all of `NAMES` unless
-        given.
+        given; ``products`` the data type of the products that it was trained on.
     """
 
     def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
@@ -282,7 +285,8 @@ def read_samples(path: Path) -> tuple[list[TaskSamples], dict[str, Any]]:
         raise InputError(f"the samples {path} are damaged")
     ends = np.cumsum(counts)[:-1]
     of_tasks = np.split(features[:, : len(NAMES)], ends), np.split(times_s, ends), shapes
-    return [TaskSamples(*each) for each in zip(*of_tasks, strict=True)], conditions
+    kind = conditions.get("products", FLOATS)
+    return [TaskSamples(*each, kind) for each in zip(*of_tasks, strict=True)], conditions
 
 
 def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]) -> None:

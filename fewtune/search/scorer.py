@@ -103,7 +103,7 @@ class Guide:
         self, space: SearchSpace, prior: Prior, features: DecisionFeatures, predictor: Predictor
     ) -> None:
         self._prior = prior
-        self._features = features
+        self._features, self.products = features, features.data_type
         self._predictor = predictor
         self._task = workload_hash(space.module)
 
@@ -118,7 +118,7 @@ class Guide:
     def expected(self, points: list[Point]) -> np.ndarray:
         """Logarithms of expected speeds, (points,)."""
         rows = self._features.of(points)
-        return self._predictor.expected(self._task, rows, self._features.data_type)
+        return self._predictor.expected(self._task, rows, self.products)
 
     def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals, and their expected speeds."""
@@ -132,13 +132,12 @@ class Guide:
 
     def learn_points(self, points: list[Point], times_s: list[float]) -> None:
         """Take in measured points, with their seconds."""
-        rows, kind = self._features.of(points), self._features.data_type
-        self._predictor.learn(self._task, rows, times_s, kind)
+        self._predictor.learn(self._task, self._features.of(points), times_s, self.products)
 
     def sampled(self, times_s: Mapping[Point, float]) -> TaskSamples:
         """Measured points as samples for a predictor; failed ones say nothing of speed."""
         valid = {point: time_s for point, time_s in times_s.items() if math.isfinite(time_s)}
-        name = name_of(self._features.data_type, self._task)
+        name = name_of(self.products, self._task)
         return TaskSamples(self._features.of([*valid]), np.array([*valid.values()]), name)
 
     def ordered(

@@ -11,6 +11,7 @@ import numpy as np
 
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
+from fewtune.predictor import FLOATS
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.pretrained import (
     Pretrained,
@@ -71,7 +72,8 @@ def learnable_of(tuned: Tuned, fingerprint: Fingerprint) -> list[TaskSamples]:
         points, times_s = known_points(space, trials[task.info.name])
         if features is not None and points:
             name = str((task.info.operator, str(task.info.shapes[:2])))
-            found.append(TaskSamples(features.of(points), np.array(times_s), name))
+            known = features.of(points), np.array(times_s)
+            found.append(TaskSamples(*known, name, features.data_type))
     return found
 
 
@@ -114,6 +116,9 @@ def train(
     if not learnt:
         raise InputError("there is nothing to learn from: name models tuned in full, or --samples")
     conditions |= {"models": [*taught, *models], "tasks": len(learnt)}
+    # One of several kinds rates all.
+    kinds = {each.products for each in learnt}
+    conditions["products"] = kinds.pop() if len(kinds) == 1 else FLOATS
     if kept is not None:
         write_samples(kept, learnt, conditions)
     return Pretrained.train(learnt, conditions)
