@@ -27,3 +27,7 @@ def test_measuring_may_save_more_the_less_the_predictor_knows_the_cpu():
     assert spreads == sorted(spreads)
     assert spreads[0] < spreads[-1]
     assert prediction_of(None, TARGET)[1] == UNKNOWN
+    # Nothing was learnt of products of bytes on this one.
+    zen4 = tvm.target.Target({**dict(TARGET.attrs), "kind": "llvm", "mcpu": "znver4"})
+    known = consensus_for("auto", zen4)
+    assert prediction_of(known, zen4, "int32")[1] > prediction_of(known, zen4)[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.predictor import AUTO, chosen_digest, digest, shipped
+from fewtune.predictor import AUTO, FLOATS, chosen_digest, digest, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import (
     Consensus,
@@ -203,6 +203,19 @@ def test_all_predictors_for_such_vectors_and_threads_are_asked():
     assert not np.allclose(
         found.pretrained.expected(features), nearest.pretrained.expected(features)
     )
+
+
+def test_products_of_bytes_are_rated_by_what_learnt_from_such(monkeypatch):
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
+    features = np.random.default_rng(0).random((5, len(NAMES)))
+    known = predictor_for(AUTO, target)
+    assert known is not None and known.of_kind(FLOATS) is known.pretrained
+    of_floats, of_bytes = (known.expected("task", features, each) for each in (FLOATS, "int32"))
+    assert not np.allclose(of_floats, of_bytes)
+    others = [each for each in shipped() if "products" not in read_conditions(each)]
+    monkeypatch.setattr("fewtune.predictor.predictor.shipped", lambda: others)
+    known = predictor_for(AUTO, target)
+    assert known is not None and known.of_kind("int32") is known.pretrained
 
 
 def test_beyond_what_was_learnt_is_extrapolated_and_said_so():
