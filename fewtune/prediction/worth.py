@@ -39,9 +39,9 @@ def prediction_of(
     """
     if predictor is None:
         return Prediction(predictor=None, warning=_BY_RULE), UNKNOWN
-    if isinstance(predictor.pretrained, Predefined):
-        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC), UNKNOWN
     rating = predictor.of_kind(products)
+    if isinstance(rating, Predefined):
+        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC), UNKNOWN
     conditions = rating.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
     is_own = is_trained_on(rating, target)
