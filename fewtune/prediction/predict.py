@@ -201,9 +201,9 @@ class Choosing:
         if self._predictor is not None:
             guide = Guide.of(space, prior, self._predictor, is_cold=self._is_cold)
         points = most_promising(space, prior, guide, count, random)
-        spread = UNKNOWN
+        spread, note = UNKNOWN, BY_RULE
         if guide is not None:
-            spread = prediction_of(self._predictor, self._target, guide.products)[1]
+            spread, note = prediction_of(self._predictor, self._target, guide.products)[1], ""
         fault = "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             schedule = space.make(point, seed=place + 1).schedule
@@ -211,13 +211,8 @@ class Choosing:
             if schedule and not fault:
                 self._predicted[task.info.name] = Donation.of(schedule.trace)
                 rest = in_turn(prior, points[place + 1 :], point)[:_KEPT]
-                line = _line(
-                    task,
-                    "predicted",
-                    spread=spread,
-                    promising=[(each.program, list(each.decisions)) for each in rest],
-                    note="" if guide is not None else BY_RULE,
-                )
+                promising = [(each.program, list(each.decisions)) for each in rest]
+                line = _line(task, "predicted", spread=spread, promising=promising, note=note)
                 trial = Trial(trace_key(schedule.trace), [UNMEASURED_S], None)
                 return Chosen(line, trial)
         return default_of(task, fault)
