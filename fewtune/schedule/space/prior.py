@@ -105,10 +105,10 @@ _DEEP = 128
 # Padding that is computed inside its reader, at an outer loop, first of all, or at a random loop.
 # From full runs of the seven models on the Xeon.
 _PADDED = {INLINED: 1.0, OUTSIDE: 0.92, AHEAD: 0.84, None: 0.8}
-# Padding of words that is slow inside its reader (`pads_words`): there the best
-# of 11 convolutions' trials took 1.3 to 3.5 times the fastest (full tuning of three models in eight
-# bits, an EPYC).
-_PADDED_WORDS: dict[int | None, float] = {OUTSIDE: 1.0, AHEAD: 0.9}
+# Padding that is slow inside its reader: of words (`pads_words`), where the best of 11
+# convolutions' trials took 1.3 to 3.5 times the fastest (full tuning of three models in eight bits,
+# an EPYC); of results of at most one vector, where each multiply-add has a condition of its own.
+_PADDED_APART: dict[int | None, float] = {OUTSIDE: 1.0, AHEAD: 0.9}
 # Streamed weights: read from memory, for few rows. For each doubling of the threads that the rows
 # are split among: all of them read the same weights.
 _SHARED_DOUBLED = 0.87
@@ -121,7 +121,7 @@ _BEST_MULTIPLY_ADDS, _MULTIPLY_ADDS_DOUBLED = 1024, 0.95
 ROWS_OUTSIDE = WeightedDraw([True, False], [_ROWS_OUTSIDE, 1.0])
 # Where padding is computed; None is drawn while the schedule is made.
 PADDING = WeightedDraw(_PADDED, _PADDED.values())
-WORD_PADDING = WeightedDraw(_PADDED_WORDS, _PADDED_WORDS.values())
+PADDING_APART = WeightedDraw(_PADDED_APART, _PADDED_APART.values())
 
 
 @lru_cache(maxsize=8192)
@@ -597,12 +597,13 @@ class Prior:
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
-        if pads_words(space.module):
-            self._padding = WORD_PADDING
         names = {c.block for p in space.programs for c in p.choices if c.kind == TILE and c.block}
         for name in sorted(names):
             if (ruled := RuledBlock.of(space.module, name, traits)) is not None:
                 self._ruled[name] = ruled
+        narrow = (most := self.contraction) and most.block.extents[most.vector] <= most.lanes
+        if narrow or pads_words(space.module):
+            self._padding = PADDING_APART
 
     @property
     def informed(self) -> bool:
@@ -612,10 +613,8 @@ class Prior:
     def contraction(self) -> RuledBlock | None:
         """The contraction with most of the work; None if no contraction has a rule."""
 
-        def work(ruled: RuledBlock) -> tuple[int, str]:
-            return prod(ruled.block.extents), ruled.name
-
-        return max(self._ruled.values(), key=work, default=None)
+        ruled = self._ruled.values()
+        return max(ruled, key=lambda it: (prod(it.block.extents), it.name), default=None)
 
     def draw(self, random: Generator) -> Point:
         """Draw a point of any program."""

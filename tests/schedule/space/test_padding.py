@@ -1,4 +1,4 @@
-"""Padding of bytes that words of four read is computed outside the product, if it is slow there."""
+"""Padding that is slow inside its reader is computed outside of it."""
 
 import numpy as np
 import onnx
@@ -10,6 +10,7 @@ from fewtune.schedule.space.design_space import AHEAD, LOCATION, OUTSIDE
 from fewtune.schedule.space.prior import Prior, pads_words
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
+from tests.made import products
 from tests.model.passes.test_integer_products import convolution
 from tests.quantized_models import simplified
 from tests.tuned_tiny import target
@@ -38,9 +39,12 @@ def test_what_chooses_byte_by_byte_is_slow_inside_its_reader(channels, zero, pad
     assert pads_words(byte_convolution(model)) == is_slow
 
 
-def test_it_is_drawn_outside():
-    model, _ = convolution(32, 32, 3, pads=PADS)
-    space = SearchSpace(byte_convolution(model), target())
+@pytest.mark.parametrize("module", ["of bytes", "of one vector"])
+def test_it_is_drawn_outside(module):
+    given = products.convolution(14, 16, 4)
+    if module == "of bytes":
+        given = byte_convolution(convolution(32, 32, 3, pads=PADS)[0])
+    space = SearchSpace(given, target())
     random, prior = np.random.default_rng(0), Prior(space)
     drawn = [prior.draw(random) for _ in range(32)]
     places = {
