@@ -21,7 +21,7 @@ MODEL = "three"
 BUDGETS: dict[str, Any] = {
     "tune.trials_per_task": 4,
     "share_schedules.trials_per_task": 2,
-    "share_schedules.least_gain": 0.03,
+    "share_schedules.least_gain": 0.01,
     "benchmark.rounds": 3,
     "benchmark.copies": 1,
     "benchmark.wait_s": 0,
