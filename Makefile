@@ -22,7 +22,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 help:
 	@echo 'make run [MODEL=NAME|FILE.onnx]  tune a model (squeezenet) and print its results: a minute,'
 	@echo '                                 two more for the first installation; longer on a busy machine'
-	@echo 'make test                        lint and run all tests: five minutes on two idle cores'
+	@echo 'make test                        lint and run all tests: four minutes on two idle cores'
 	@echo 'make test-fast                   the tests of a minute'
 	@echo 'make repro                       bring all results of params.yaml up to date (dvc repro)'
 	@echo 'make ui                          open the recorded results in MLflow'
