@@ -274,7 +274,7 @@ def _quantization(batch: int, panels: int, lanes: int) -> Any:
     """
 
     def byte_of(value: Any, scale: Any) -> Any:
-        moved = T.round(value / scale[0]) + scale[1]
+        moved = T.nearbyint(value / scale[0]) + scale[1]
         return T.Cast("uint8", T.min(T.max(moved, T.float32(0)), T.float32(MOST_OF_BYTE)))
 
     @T.macro
@@ -294,7 +294,7 @@ def _quantization(batch: int, panels: int, lanes: int) -> Any:
         scale[0] = (ends[1, 0] - ends[0, 0]) / T.float32(MOST_OF_BYTE)
         if scale[0] == T.float32(0):
             scale[0] = T.float32(1)
-        scale[1] = T.min(T.round((T.float32(0) - ends[0, 0]) / scale[0]), T.float32(MOST_OF_BYTE))
+        scale[1] = T.min(T.nearbyint(-ends[0, 0] / scale[0]), T.float32(MOST_OF_BYTE))
         for row in T.serial(batch):
             for q in T.serial(panels):
                 for lane in T.vectorized(lanes):

@@ -612,9 +612,8 @@ class Prior:
     @property
     def contraction(self) -> RuledBlock | None:
         """The contraction with most of the work; None if no contraction has a rule."""
-
         ruled = self._ruled.values()
-        return max(ruled, key=lambda it: (prod(it.block.extents), it.name), default=None)
+        return max(ruled, key=lambda each: (prod(each.block.extents), each.name), default=None)
 
     def draw(self, random: Generator) -> Point:
         """Draw a point of any program."""
