@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1, "wait_s": 0},
-    "share_schedules": {"finals": 0, "trials_per_task": 1, "least_gain": 0.03},
+    "share_schedules": {"finals": 0, "trials_per_task": 1, "least_gain": 0.005},
 }
 
 

@@ -247,7 +247,7 @@ BUDGETS = {
     "model": 3258,
     "model_check": 206,
     "prediction": 270,
-    "onnx_graph": 3708,
+    "onnx_graph": 3770,
     "predictor": 695,
     "process": 877,
     "progress": 119,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16504}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16573}
 
 
 def code_lines(path: Path) -> int:

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import all_nodes, attributes_of
+from fewtune.onnx_graph.unsigned_weights import with_unsigned_weights
 from fewtune.process.contexts import give_back_memory
 
 # Above so many inputs they are bound; jitter has thousands.
@@ -38,7 +39,8 @@ class OnnxruntimeSession:
         Whether onnxruntime may rewrite the graph.
     measured : bool
         Whether it has onnxruntime's defaults, as it is measured. Otherwise it is a reference:
-        products with weights of few bits round nothing to bytes, and weights are not packed.
+        products of bytes do not saturate, those with weights of few bits round nothing to bytes,
+        and weights are not packed.
 
     Raises
     ------
@@ -72,8 +74,10 @@ class OnnxruntimeSession:
         source: str | bytes = str(model) if isinstance(model, Path) else b""
         if not isinstance(model, Path):
             given, arrays = light(model)
-            if not measured and any(map(_adds_rows, all_nodes(given.graph))):
-                options.intra_op_num_threads = 1
+            if not measured:
+                given, arrays = with_unsigned_weights(LightModel(given, arrays))
+                if any(map(_adds_rows, all_nodes(given.graph))):
+                    options.intra_op_num_threads = 1
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
             # The former is for rewrites of the graph; it alone would copy each weight.

@@ -37,7 +37,7 @@ BRIEF = {"rounds": 3, "wait_s": 0, "copies": 1}
 BUDGETS = {
     "tune.trials_per_task": 4,
     "share_schedules.trials_per_task": 2,
-    "share_schedules.least_gain": 0.03,
+    "share_schedules.least_gain": 0.005,
     **{f"{stage}.{key}": BRIEF[key] for stage in ("benchmark", "compare") for key in BRIEF},
     "compare.processes": 1,
 }

@@ -59,6 +59,11 @@ def scaled(values: np.ndarray) -> None:
     values *= values.dtype.type(1.01)
 
 
+def scaled_by_steps(values: np.ndarray) -> None:
+    """Less may vanish where values are rounded to bytes."""
+    values *= values.dtype.type(1.02)
+
+
 def swapped(values: np.ndarray) -> None:
     values[[2, 3]] = values[[3, 2]]
 
@@ -109,6 +114,8 @@ def test_rounding_in_another_order_is_right(name):
 @pytest.mark.parametrize("change", [scaled, swapped])
 def test_a_wrong_weight_is_refused(name, weight, change):
     reference = reference_of(MODELS[name]())
+    if (name, change) == ("quantised", scaled):
+        change = scaled_by_steps
     found = reference.check(runs(with_weight(MODELS[name](), weight, change)))
     assert found.allowances > 1
     assert "output" in found.text
