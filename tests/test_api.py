@@ -18,6 +18,7 @@ import pytest
 import fewtune
 from fewtune.artifacts import (
     BenchmarkReport,
+    CompileReport,
     ImportReport,
     PredictReport,
     ShareReport,
@@ -286,7 +287,7 @@ def test_every_shape_runs_as_onnxruntime_does(dynamic, of_shapes, batch):
 def test_mode_predict_measures_nothing_while_it_tunes(of_shapes):
     told = ShareReport.read(of_shapes.directory / "share")
     assert told.trials == 0
-    assert {line.status for line in told.tasks} <= {"predicted", "default"}
+    assert {line.status for line in told.tasks} <= {"predicted", "default", "shared"}
     assert "predicted, not measured" in of_shapes.report
 
 
@@ -304,8 +305,11 @@ def test_each_shape_is_measured_and_reported(of_shapes):
     own = {task.name for task in tasks if not task.is_of_other_shape}
     assert {row.task for row in report.kernels} == own
     assert own < {task.name for task in tasks}
-    # Of other shapes, nothing is rated: they take the largest shape's schedules.
-    lines = PredictReport.read(of_shapes.directory / "predict").tasks
-    others = [line.promising for line in lines if line.task not in own]
-    assert others
-    assert not any(others)
+    # For other shapes, nothing is predicted: they take the largest shape's schedules.
+    assert {t.task for t in PredictReport.read(of_shapes.directory / "predict").tasks} <= own
+    lines = ShareReport.read(of_shapes.directory / "share").tasks
+    others = [line for line in lines if line.task not in own]
+    assert {line.donor for line in others} < own
+    assert all(line.note == f"as {line.donor}" for line in others)
+    compiled = CompileReport.read(of_shapes.directory / "compile")
+    assert compiled.scheduled_from_log >= len(lines)

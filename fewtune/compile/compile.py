@@ -22,7 +22,7 @@ from fewtune.artifacts import (
     TensorSpec,
 )
 from fewtune.compile.in_place import concatenations, write_in_place
-from fewtune.compile.other_shapes import check_moved, share_layouts
+from fewtune.compile.other_shapes import serve_other_shapes
 from fewtune.compile.schedules import DEFAULTS, TUNED, KernelSchedules, Level, by_default
 from fewtune.deploy.note import Function, Note, Tensor, tail
 from fewtune.errors import VerificationError
@@ -203,9 +203,7 @@ def compile_model(job: CompileJob) -> CompileReport:
     database = read_database(job.shared)
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
     schedules = KernelSchedules(lowered, tasks, database, target)
-    apart = share_layouts(schedules, tasks, database, target)
-    if device.can.shared_cores:
-        check_moved(schedules, tasks, job.left_out.keys(), target)
+    apart = serve_other_shapes(schedules, tasks, database, device, job.left_out.keys())
     path = job.directory / _CHECKED
 
     def attempt(steps: OptionalSteps) -> tuple[BuiltModel, Difference]:

@@ -1,6 +1,7 @@
-"""Kernels of other shapes than the largest: their weights in its layouts, and their checks.
+"""Kernels of other shapes than the largest: they take its schedules, moved to their extents.
 
-They take the largest shape's schedules, moved to their extents and built here first.
+Weights are stored once where such a kernel has the largest shape's layouts. A moved kernel was not
+measured: it is built here first, and compared with its task.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import KeysView
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -15,52 +17,69 @@ import tvm_ffi
 
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import last_line
+from fewtune.measure.device import Device
 from fewtune.process.apart import at
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import ms, set_threads, tvm, usable_cores
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import donation_of, move
+from fewtune.schedule.space.transfer import Donation, move
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, twins_of
 from fewtune.task.weight_layout import layout_blocks
-from fewtune.trial.trial import plain
 from fewtune.workers.worker import KernelMaker, as_in_model
 
 
-def share_layouts(
+def serve_other_shapes(
     schedules: KernelSchedules,
     tasks: list[Task],
     database: ms.database.Database,
-    target: tvm.target.Target,
+    device: Device,
+    left_out: KeysView[str],
 ) -> dict[str, str]:
-    """Give kernels of other shapes schedules with the largest's layouts: weights are stored once.
+    """Give kernels of other shapes the schedules of their twins, and keep those that are right.
 
-    Returns, by kernel, why it keeps layouts of its own.
+    A schedule of the log stays, unless only the moved one has the twin's layouts. Wrong kernels get
+    their default schedules. Returns, by kernel, why it has layouts of its own.
     """
-    by_name, kernels = {task.info.name: task for task in tasks}, _kernels(schedules)
-    kept: dict[str, str] = {}
-    for name, twin in twins_of([task.info for task in tasks]).items():
-        task, largest = by_name[name], by_name[twin]
-        own, *_ = of_task = kernels[task.info.workload]
-        wanted = _layouts(schedules.scheduled(kernels[largest.info.workload][0]))
-        if _layouts(schedules.scheduled(own)) == wanted:
-            continue
-        made = _moved(task, largest, database, target)
-        for kernel in of_task:
-            if made is None or _layouts(made) != wanted:
-                kept[kernel] = "no schedule of it reads the largest shape's layout"
-            else:
-                schedules.take(kernel, made)
-    return kept
-
-
-def _kernels(schedules: KernelSchedules) -> dict[str, list[str]]:
-    """The kernels of each workload."""
-    found = defaultdict(list)
+    kernels = defaultdict(list)
     for kernel, workload in schedules.workloads.items():
-        found[workload].append(kernel)
-    return found
+        kernels[workload].append(kernel)
+    by_name = {task.info.name: task for task in tasks}
+    first = {name: kernels[task.info.workload][0] for name, task in by_name.items()}
+    logged = {name for name, kernel in first.items() if schedules.levels[kernel] == Level.LOG}
+    infos = [task.info for task in tasks]
+    twins = twins_of([info for info in infos if info.is_of_other_shape or info.name in logged])
+    others = [by_name[i.name] for i in infos if i.is_of_other_shape and i.name in {*logged, *twins}]
+    names = [kernel for task in others for kernel in kernels[task.info.workload]]
+    if not names or left_out & names:
+        return {}
+    at("moving schedules to other shapes", optional=names)
+    fault = _Faults(device.target) if device.can.shared_cores else lambda *_: ""
+
+    def served(task: Task) -> tuple[tvm.tirx.PrimFunc | None, bool, str]:
+        """Its kernel if it has a schedule, whether that has the twin's layouts, and its fault."""
+        name, twin = task.info.name, twins.get(task.info.name, task.info.name)
+        own, wanted = schedules.scheduled(first[name]), _layouts(schedules.scheduled(first[twin]))
+        found = [own] if name in logged else []
+        if not found or _layouts(own) != wanted:
+            found += _moved(task, by_name[twin], database, device.target)
+        made = min(found, key=lambda each: _layouts(each) != wanted, default=None)
+        is_alike = _layouts(own if made is None else made) == wanted
+        return made, is_alike, "" if made is None else fault(task, made)
+
+    apart = {}
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        for task, (made, is_alike, text) in zip(others, threads.map(served, others), strict=True):
+            for kernel in kernels[task.info.workload]:
+                if text:
+                    schedules.levels[kernel] = Level.DEFAULT
+                    schedules.failed[kernel] = f"moved to another shape, {text}"
+                elif made is not None:
+                    schedules.take(kernel, made)
+                if not is_alike:
+                    apart[kernel] = "no schedule of it reads the largest shape's layout"
+    return apart
 
 
 def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
@@ -73,54 +92,35 @@ def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
 
 
 def _moved(
-    task: Task, donor: Task, database: ms.database.Database, target: tvm.target.Target
-) -> tvm.tirx.PrimFunc | None:
-    """A task with the largest shape's schedule in the log; None if there is none that fits."""
-    traces = [plain(each.trace.as_json()) for each in best_trials(database, donor.mod, 1)]
-    donations = [donation_of(donor.mod, trace) for trace in traces]
-    made = move(donations, SearchSpace(task.mod, target)) if donations else []
-    return next((each.schedule.mod["main"] for each in made if each.schedule), None)
+    task: Task, twin: Task, database: ms.database.Database, target: tvm.target.Target
+) -> list[tvm.tirx.PrimFunc]:
+    """A task with its twin's schedule in the log; none if that does not fit."""
+    # A task that TVM fails on keeps its default schedule.
+    with suppress(Exception):
+        donations = [Donation.of(each.trace) for each in best_trials(database, twin.mod, 1)]
+        made = move(donations, SearchSpace(task.mod, target))
+        return [each.schedule.mod["main"] for each in made if each.schedule]
+    return []
 
 
-def check_moved(
-    schedules: KernelSchedules,
-    tasks: list[Task],
-    left_out: KeysView[str],
-    target: tvm.target.Target,
-) -> None:
-    """Compare kernels of other shapes with their tasks, and keep those that are right.
+class _Faults:
+    """What is wrong with kernels; those that are kept were checked before."""
 
-    Wrong ones get their default schedules. Kernels that are kept were checked before.
-    """
-    others = {task.info.workload: task for task in tasks if task.info.is_of_other_shape}
-    kernels = {
-        workload: names
-        for workload, names in _kernels(schedules).items()
-        if workload in others and schedules.levels[names[0]] == Level.LOG
-    }
-    names = [name for each in kernels.values() for name in each]
-    if not names or left_out & names:
-        return
-    at("checking kernels of other shapes", optional=names)
-    maker, store = KernelMaker(target, _InTurns(target)), KernelStore.of(target)
-    set_threads(1)
+    def __init__(self, target: tvm.target.Target) -> None:
+        set_threads(1)
+        self._target, self._store = target, KernelStore.of(target)
+        self._maker = KernelMaker(target, _InTurns(target))
 
-    def fault(workload: str) -> str:
-        scheduled = schedules.scheduled(kernels[workload][0]).with_attr("global_symbol", "main")
-        module = tvm.IRModule({"main": scheduled})
-        if store and store.path(as_in_model(module, target)["main"]).is_file():
-            return ""
-        wanted = ScheduleCheck(workload, tvm.ir.save_json(others[workload].mod))
+    def __call__(self, task: Task, made: tvm.tirx.PrimFunc) -> str:
+        module = tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
         try:
-            return maker.make(module, wanted).fault
+            kept = as_in_model(module, self._target)["main"]
+            if self._store and self._store.path(kept).is_file():
+                return ""
+            wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
+            return self._maker.make(module, wanted).fault
         except Exception as error:  # noqa: BLE001 (TVM raises many kinds)
             return last_line(error)
-
-    with ThreadPoolExecutor(usable_cores()) as threads:
-        for workload, text in zip(kernels, threads.map(fault, kernels), strict=True):
-            for name in kernels[workload] if text else ():
-                schedules.levels[name] = Level.DEFAULT
-                schedules.failed[name] = f"moved to another shape, {text}"
 
 
 class _InTurns(Checker):

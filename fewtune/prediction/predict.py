@@ -5,8 +5,8 @@ kept as it will be linked (`fewtune.runtime.kernel_store`). TVM may end the proc
 a signal: each process chooses for a part of the tasks, and a task that TVM crashes on keeps its
 default schedule. There is a process for each core: nothing is measured, so none disturbs another.
 
-A task of another shape takes what was predicted for the largest shape's task like it. That kernel
-is built and compared with its library's others (`fewtune.compile.other_shapes`).
+A task of another shape takes the schedule of the largest shape's task like it, when the library is
+compiled (`fewtune.compile.other_shapes`): nothing is predicted for it.
 
 A predictor rates thousands of points without making a schedule, and the best one is taken
 unmeasured, after the One-Shot Tuner (Ryu et al. 2022). The best of many estimates is one that errs
@@ -17,7 +17,7 @@ upwards (the winner's curse). So only points count whose register tile the rules
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from fewtune.artifacts import (
     PredictedTask,
     Prediction,
     PredictReport,
-    TaskInfo,
     TaskTable,
 )
 from fewtune.bank.bank import Bank
@@ -46,7 +45,7 @@ from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import Donation, move
+from fewtune.schedule.space.transfer import move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search.scorer import Guide, in_turn
 from fewtune.storage.database import log_info, require_own, write_database
@@ -152,25 +151,22 @@ class Choosing:
             # none.
             self._predictor = self._predictor or predictor_for(PREDEFINED, self._target)
             learnt.teach(self._predictor, fingerprint, (t.info.workload for t in self.tasks))
-        self.prediction, self._spread = prediction_of(self._predictor, self._target)
+        self.prediction, _ = prediction_of(self._predictor, self._target)
         # Each of several processes runs kernels on one core.
         set_threads(1)
         self._maker = None
         if device_of(fingerprint).can.shared_cores:
             self._maker = KernelMaker(self._target, Checker(self._target))
         self._is_cold = weights_outgrow_cache(self.tasks)
-        # What was predicted, by task.
-        self._predicted: dict[str, Donation] = {}
 
-    def chosen(self, task: Task, count: int, twin: str | None) -> Chosen:
-        """The bank's best schedule of this very task, its twin's, or the first promising one.
+    def chosen(self, task: Task, count: int) -> Chosen:
+        """The bank's best schedule of this very task, or the first promising one.
 
         ``count`` points are rated. Each schedule is right.
         """
         try:
             space = SearchSpace(task.mod, self._target)
-            known = self._from_bank(task, space) or self._from_twin(task, space, twin)
-            return known or self._best_rated(task, space, count)
+            return self._from_bank(task, space) or self._best_rated(task, space, count)
         except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
             return default_of(task, f"no schedule could be predicted: {last_line(fault)}")
 
@@ -185,15 +181,8 @@ class Choosing:
         made = move(entry.donations[:1], space)[0]
         if made.schedule is None or self._fault(task, made.schedule):
             return None
-        self._predicted[task.info.name] = entry.donations[0]
         trial = Trial(trace_key(made.schedule.trace), [entry.best_ms / 1e3], None)
         return Chosen(_line(task, "known", spread=0.0, **known), trial)
-
-    def _from_twin(self, task: Task, space: SearchSpace, twin: str | None) -> Chosen | None:
-        donation = self._predicted.get(twin or "")
-        if donation is None or (trial := moved(donation, space)) is None:
-            return None
-        return Chosen(_line(task, "predicted", spread=self._spread, note=f"as {twin}"), trial)
 
     def _best_rated(self, task: Task, space: SearchSpace, count: int) -> Chosen:
         random = np.random.default_rng([self._seed, *task.info.name.encode()])
@@ -209,7 +198,6 @@ class Choosing:
             schedule = space.make(point, seed=place + 1).schedule
             fault = self._fault(task, schedule) if schedule else "no schedule applies"
             if schedule and not fault:
-                self._predicted[task.info.name] = Donation.of(schedule.trace)
                 rest = in_turn(prior, points[place + 1 :], point)[:_KEPT]
                 promising = [(each.program, list(each.decisions)) for each in rest]
                 line = _line(task, "predicted", spread=spread, promising=promising, note=note)
@@ -225,12 +213,6 @@ class Choosing:
         return self._maker.make(schedule.mod, wanted).fault
 
 
-def moved(donation: Donation, space: SearchSpace) -> Trial | None:
-    """The schedule of a task of another shape, unmeasured; None if it does not fit."""
-    made = move([donation], space)[0]
-    return made.schedule and Trial(trace_key(made.schedule.trace), [UNMEASURED_S], None)
-
-
 def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
     """By task, the part of its time that measuring may save of what would be predicted."""
     predictor, found = consensus_for(AUTO, target), {}
@@ -243,17 +225,6 @@ def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
             if guide:
                 found[task.info.name] = prediction_of(predictor, target, guide.products)[1]
     return found
-
-
-def points_by_task(infos: Sequence[TaskInfo]) -> dict[str, int]:
-    """How many points are rated of each task; the fewest where its twin's schedule does not fit."""
-    twins = twins_of(infos)
-    shares = {info.name: 0.0 if info.name in twins else info.share for info in infos}
-    whole = sum(shares.values()) or 1.0
-    return {
-        name: int(min(_MOST, max(_FEWEST, share / whole * _POINTS)))
-        for name, share in shares.items()
-    }
 
 
 def default_of(task: Task, note: str) -> Chosen:
@@ -293,14 +264,9 @@ class PredictJob(Job):
     lot: dict[str, int] = Field(default_factory=dict)
 
     def run(self) -> tuple[dict[str, Chosen], Prediction]:
-        """Choose for a lot in this process.
-
-        A task's schedule does not depend on others but its twin of the largest shape.
-        """
+        """Choose for a lot in this process; a task's schedule does not depend on others."""
         choosing = Choosing(self)
         wanted = [task for task in choosing.tasks if task.info.name in self.lot]
-        twins = twins_of([task.info for task in wanted])
-        wanted.sort(key=lambda task: task.info.name in twins)
         chosen: dict[str, Chosen] = {}
         at("it was reading what it needs", optional=[task.info.name for task in wanted])
         for task in wanted:
@@ -310,7 +276,7 @@ class PredictJob(Job):
                 continue
             at(f"it was predicting a schedule of {name}")
             with in_step(name):
-                chosen[name] = choosing.chosen(task, self.lot[name], twins.get(name))
+                chosen[name] = choosing.chosen(task, self.lot[name])
         return chosen, choosing.prediction
 
 
@@ -334,9 +300,10 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     began_s = time.perf_counter()
     infos = TaskTable.read(job.tasks).tasks
     worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
-    points = points_by_task(worth)
-    count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(points) // _LEAST_TASKS))
-    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(points, count, twins_of(worth))]
+    twins = twins_of(worth)
+    shares = {info.name: info.share for info in worth if info.name not in twins}
+    count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(shares) // _LEAST_TASKS))
+    each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(shares, count)]
     found = run_each_apart(each_lot)
     chosen = {name: each for some, _ in found for name, each in some.items()}
     fingerprint, tasks = Fingerprint.read(job.fingerprint), read_tasks(job.tasks)
@@ -358,20 +325,17 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     return report
 
 
-def lots(points: Mapping[str, int], count: int, twins: Mapping[str, str]) -> list[dict[str, int]]:
-    """Deal tasks, those of the most points first, so that lots take about the same time.
+def lots(shares: Mapping[str, float], count: int) -> list[dict[str, int]]:
+    """How many points are rated of each task, dealt so that lots take about the same time.
 
     Parameters
     ----------
-    points : mapping of str to int
-        Points that are rated of each task.
+    shares : mapping of str to float
+        The part of the model's time that each task takes.
     count : int
         Of lots.
-    twins : mapping of str to str
-        A task and its twin, which are in one lot.
     """
-    families: dict[str, dict[str, int]] = {}
-    for name in sorted(points, key=lambda name: (-points[name], name)):
-        families.setdefault(twins.get(name, name), {})[name] = points[name]
-    dealt = [*families.values()]
-    return [{n: each[n] for each in dealt[place::count] for n in each} for place in range(count)]
+    whole = sum(shares.values()) or 1.0
+    points = {n: int(min(_MOST, max(_FEWEST, s / whole * _POINTS))) for n, s in shares.items()}
+    dealt = sorted(points.items(), key=lambda each: (-each[1], each[0]))
+    return [dict(dealt[place::count]) for place in range(count)]

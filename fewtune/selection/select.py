@@ -62,8 +62,8 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     """
     is_plain = options.method in ("all", PREDICT)
     bank = None if is_plain else bank
-    twins = {} if is_plain else twins_of([task.info for task in tasks])
     able = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
+    twins = {} if options.method == "all" else twins_of([task.info for task in able])
     worth = [task for task in able if task.info.name not in twins]
     worth.sort(key=lambda task: (-task.info.share, task.info.name))
     # To predict, no space has to be generated: nothing is compared.

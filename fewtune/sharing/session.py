@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from fewtune.artifacts import Skeleton, StoppedBy
-from fewtune.prediction.predict import moved
 from fewtune.predictor.learnt import ranks_taught
 from fewtune.runtime.kernel_store import KernelStore
-from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import donation_of
 from fewtune.search.strategy import remade
 from fewtune.search.warm_start import known_points
 from fewtune.tuning.job import SessionJob
@@ -74,8 +71,7 @@ class Sharing(Session):
 
     def entries(self) -> list[Entry]:
         """What every task enters: those that promise most have contenders."""
-        twins = set(self.job.twins)
-        states = [s for s in self.state.tasks.values() if s.name not in twins and not s.crashed]
+        states = [state for state in self.state.tasks.values() if not state.crashed]
         promised, least = promises(states), self.options.least_gain
         whole = sum(promise for promise in promised.values() if promise >= least)
         room, found = _MOST_A_ROUND if whole >= _WHOLE_ROUND * least else 0, list[Entry]()
@@ -103,24 +99,6 @@ class Sharing(Session):
                 self.model.offer(state, key)
         return entry
 
-    def conclude(self) -> None:
-        """Serve the other shapes of the model where the largest has something better now.
-
-        Nothing is measured: a kernel of another shape has the same inner loops.
-        """
-        if self.model is not None:
-            self.model.close()
-        for twin in (self.state.tasks[name] for name in self.job.twins):
-            (donor,) = (self.state.tasks[name] for name in twin.start.donors)
-            has, had = donor.incumbent, donor.start.trial
-            # What was predicted for the largest shape is what this one begins with.
-            if twin.crashed or has is None or (had is not None and has.key == had.key):
-                continue
-            self.announce(twin)
-            donation = donation_of(donor.task.mod, has.trace)
-            if new := moved(donation, SearchSpace(twin.task.mod, self.target)):
-                self.note({"kind": "moved", "task": twin.name, "donor": donor.name, "key": new.key})
-
 
 class ShareJob(SessionJob):
     """The work of a sharing session. A fleet sends the folder ``model`` along.
@@ -133,8 +111,6 @@ class ShareJob(SessionJob):
         Whether schedules are tried that nobody measured; not in full tuning.
     model : Path
         The tasks' folder, with the model's skeleton, to measure in the model.
-    twins : list of str
-        Tasks of other shapes of the model: in the end they take what their donors came to.
     """
 
     session = Sharing
@@ -144,4 +120,3 @@ class ShareJob(SessionJob):
     finals: int
     proposes: bool = True
     model: Path
-    twins: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fewtune.artifacts import (
     CompileReport,
@@ -102,7 +103,6 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
         proposes=selection.method != "all",
         model=model_directory,
         cold_weights=device_of(fingerprint).can.shared_cores and weights_outgrow_cache(tasks),
-        twins=sorted(selection.twins),
     )
     state = job.state(()) if tuned.is_predicted else measured(job)
     states = [*state.tasks.values()]
@@ -114,7 +114,10 @@ def share_schedules(  # noqa: PLR0913 (what a stage reads and writes)
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[task_line(each, lines.get(each.name)) for each in states if not each.start.trials],
+        tasks=[
+            *(task_line(each, lines.get(each.name)) for each in states if not each.start.trials),
+            *(_as_twin(name, twin) for name, twin in selection.twins.items()),
+        ],
         representatives=[each.report() for each in states if each.start.trials],
         rounds=[*state.rounds.values()],
         note=state.note,
@@ -141,7 +144,7 @@ def _donors(
 ) -> dict[str, dict[str, list[Donation]]]:
     """Every task that takes part, with its donors; what those of a bank give."""
     found: dict[str, dict[str, list[Donation]]] = {n: {} for n in selection.representatives}
-    found |= {name: {each: []} for name, each in (selection.dependents | selection.twins).items()}
+    found |= {name: {each: []} for name, each in selection.dependents.items()}
     if selection.banked:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
@@ -184,6 +187,12 @@ def _curve(
         trials = tuned.trials + (point.trials if place else 0)
         points.append(point.model_copy(update={"elapsed_s": round(elapsed_s, 3), "trials": trials}))
     return Curve(points=points)
+
+
+def _as_twin(name: str, twin: str) -> SharedTask:
+    """The result of a task of another shape: the library has its twin's schedule, moved."""
+    untried: dict[str, Any] = {"trials": 0, "failures": {}, "default_ms": None, "best_ms": None}
+    return SharedTask(task=name, status="shared", donor=twin, note=f"as {twin}", **untried)
 
 
 def task_line(known: TaskState, predicted: PredictedTask | None = None) -> SharedTask:

@@ -80,9 +80,6 @@ class Session:
         """The next round: what every task of it enters."""
         raise NotImplementedError
 
-    def conclude(self) -> None:
-        """Do what follows the rounds."""
-
     def run(self) -> StoppedBy:
         """Hold rounds until the budget is spent or nothing is gained; return the reason.
 
@@ -95,7 +92,8 @@ class Session:
             return self.state.stopped_by
         listen()
         stopped_by = self.rounds()
-        self.conclude()
+        if self.model is not None:
+            self.model.close()
         known = [each for each in self._searches.values() if each.times_s]
         sampled = [each.guide.sampled(each.times_s) for each in known if each.guide is not None]
         learnt.keep(sampled, self.device.fingerprint)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import CurvePoint, LogInfo, StoppedBy, TunedTask, TuneStatus, TuningStep
-from fewtune.prediction.worth import UNKNOWN, UNMEASURED_S
+from fewtune.prediction.worth import UNKNOWN
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
@@ -290,9 +290,6 @@ class RunState:
             self.note = str(event["note"])
         elif kind == "end" and state is not None:
             state.finished = event["why"]
-        elif kind == "moved" and state is not None:
-            state.start = replace(state.start, trial=Trial(event["key"], [UNMEASURED_S], None))
-            state.donors[event["key"]] = event["donor"]
         elif kind == "crash" and state is not None:
             state.crashed, state.finished = event["signal"], "crashed"
 
