@@ -18,7 +18,6 @@ import pytest
 import fewtune
 from fewtune.artifacts import (
     BenchmarkReport,
-    CompileReport,
     ImportReport,
     PredictReport,
     ShareReport,
@@ -308,8 +307,4 @@ def test_each_shape_is_measured_and_reported(of_shapes):
     # For other shapes, nothing is predicted: they take the largest shape's schedules.
     assert {t.task for t in PredictReport.read(of_shapes.directory / "predict").tasks} <= own
     lines = ShareReport.read(of_shapes.directory / "share").tasks
-    others = [line for line in lines if line.task not in own]
-    assert {line.donor for line in others} < own
-    assert all(line.note == f"as {line.donor}" for line in others)
-    compiled = CompileReport.read(of_shapes.directory / "compile")
-    assert compiled.scheduled_from_log >= len(lines)
+    assert {line.donor for line in lines if line.task not in own} < own

@@ -49,8 +49,8 @@ def serve_other_shapes(
     first = {name: kernels[task.info.workload][0] for name, task in by_name.items()}
     logged = {name for name, kernel in first.items() if schedules.levels[kernel] == Level.LOG}
     infos = [task.info for task in tasks]
-    twins = twins_of([info for info in infos if info.is_of_other_shape or info.name in logged])
-    others = [by_name[i.name] for i in infos if i.is_of_other_shape and i.name in {*logged, *twins}]
+    twins, own = twins_of(infos), [info.name for info in infos if info.is_of_other_shape]
+    others = [by_name[name] for name in own if not logged.isdisjoint((name, twins.get(name)))]
     names = [kernel for task in others for kernel in kernels[task.info.workload]]
     if not names or left_out & names:
         return {}

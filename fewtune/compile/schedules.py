@@ -54,7 +54,7 @@ class KernelSchedules:
     workloads : dict of str
         By kernel.
     levels : dict of Level
-        The fastest level of each kernel.
+        The level that each kernel is to have; it is plainer where there is no such schedule.
     failed : dict of str
         By kernel, the reason why its schedule in the log cannot be applied.
     """
@@ -80,10 +80,7 @@ class KernelSchedules:
         self._tuned = {name: _named(made, name) for name, w in each if (made := best.get(w))}
         self.failed = {name: faults[workload] for name, workload in each if workload in faults}
         self._default_at = cache(self._made_at)
-        self.levels = {}
-        for name in self.workloads:
-            level = Level.LOG if name in self._tuned else Level.DEFAULT
-            self.levels[name] = Level.UNSCHEDULED if self._at(name, level) is None else level
+        self.levels = {n: Level.LOG if n in self._tuned else Level.DEFAULT for n in self.workloads}
 
     def scheduled(self, name: str) -> tvm.tirx.PrimFunc:
         """A kernel at its level."""

@@ -300,8 +300,8 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     began_s = time.perf_counter()
     infos = TaskTable.read(job.tasks).tasks
     worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
-    twins = twins_of(worth)
-    shares = {info.name: info.share for info in worth if info.name not in twins}
+    twins, names = twins_of(infos), {info.name for info in worth}
+    shares = {info.name: info.share for info in worth if twins.get(info.name) not in names}
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(shares) // _LEAST_TASKS))
     each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(shares, count)]
     found = run_each_apart(each_lot)

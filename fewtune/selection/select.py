@@ -60,11 +60,11 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     matrix : SimilarityMatrix
         Similarities of the clustered tasks.
     """
-    is_plain = options.method in ("all", PREDICT)
-    bank = None if is_plain else bank
+    bank = None if options.method in ("all", PREDICT) else bank
     able = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    twins = {} if options.method == "all" else twins_of([task.info for task in able])
-    worth = [task for task in able if task.info.name not in twins]
+    twins = twins_of([task.info for task in tasks if options.method != "all"])
+    donors = {task.info.name for task in able}
+    worth = [task for task in able if twins.get(task.info.name) not in donors]
     worth.sort(key=lambda task: (-task.info.share, task.info.name))
     # To predict, no space has to be generated: nothing is compared.
     compared = [] if options.method == PREDICT else worth
