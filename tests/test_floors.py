@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 979,
     "machine": 330,
     "measure": 484,
-    "model": 3258,
+    "model": 3261,
     "model_check": 206,
     "prediction": 247,
     "onnx_graph": 3770,
