@@ -245,7 +245,7 @@ BUDGETS = {
     "machine": 330,
     "measure": 484,
     "model": 3261,
-    "model_check": 206,
+    "model_check": 207,
     "prediction": 247,
     "onnx_graph": 3770,
     "predictor": 695,

@@ -23,6 +23,8 @@ _DEFAULT_S = 0.026
 # With fewer trials a task, rounds in the model may take longer than full tuning: 157 % of its time
 # at four trials.
 FEW_TRIALS = 8
+# Seconds of any tuning before its first trial: tasks are read, and processes begin.
+_BEGIN_S = 1.0
 
 
 class PastTunings(Part):
@@ -231,5 +233,5 @@ def at_most_full(options: ShareOptions, selection: Selection, tuned: TuneReport)
     if selection.method == "all" or tuned.trials_per_task >= FEW_TRIALS:
         return options
     past = PastTunings(seconds=tuned.tuning_s, task_trials=tuned.trials, runs=1)
-    full_s = estimate(max(1, len(selection.worth)), tuned.trials_per_task, past).seconds
+    full_s = _BEGIN_S + estimate(max(1, len(selection.worth)), tuned.trials_per_task, past).seconds
     return options.model_copy(update={"budget_s": min(full_s, options.budget_s or full_s)})

@@ -11,9 +11,9 @@ from fewtune.options import ShareOptions
 @pytest.mark.parametrize(
     ("method", "trials", "given_s", "budget_s"),
     [
-        ("cliques", 4, None, 20.0),
+        ("cliques", 4, None, 21.0),
         ("cliques", 4, 5.0, 5.0),
-        ("cliques", 4, 50.0, 20.0),
+        ("cliques", 4, 50.0, 21.0),
         ("cliques", 8, None, None),
         ("all", 4, None, None),
     ],
