@@ -258,7 +258,7 @@ BUDGETS = {
     "schedule_check": 444,
     "search": 614,
     "selection": 145,
-    "sharing": 234,
+    "sharing": 235,
     "similarity": 97,
     "steps": 229,
     "storage": 302,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16573}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16583}
 
 
 def code_lines(path: Path) -> int:

@@ -71,7 +71,9 @@ class Sharing(Session):
 
     def entries(self) -> list[Entry]:
         """What every task enters: those that promise most have contenders."""
-        states = [state for state in self.state.tasks.values() if not state.crashed]
+        # The skeleton is of the largest shape: tasks of others keep what they begin with.
+        every = self.state.tasks.values()
+        states = [s for s in every if not (s.crashed or s.task.info.is_of_other_shape)]
         promised, least = promises(states), self.options.least_gain
         whole = sum(promise for promise in promised.values() if promise >= least)
         room, found = _MOST_A_ROUND if whole >= _WHOLE_ROUND * least else 0, list[Entry]()

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -104,6 +105,18 @@ def test_another_shape_takes_what_the_largest_has_come_to_unmeasured(tmp_path):
     assert named("c") not in judge.rounds[0]
     (line,) = (each for each in report.tasks if each.task == named("c"))
     assert (line.status, line.donor, line.note) == ("shared", named("b"), f"as {named('b')}")
+
+
+def test_another_shape_without_a_twin_keeps_its_schedule(tmp_path):
+    """The skeleton, in which rounds measure, is of the largest shape."""
+    info = tuned_tiny.convolutions()["c"].info.model_copy(update={"calls": {"main_1": 1}})
+    given = [replace(t, info=info) if t.info.name == info.name else t for t in tuned_tiny.tasks()]
+    judge = MadeJudge(lambda _name, _key: 1e-3)
+    report = share(tmp_path, judge, tasks=given)
+    assert not any(info.name in each for each in judge.rounds)
+    assert report.trials > 0
+    log = read_database(tmp_path / "share0")
+    assert best_trials(log, tuned_tiny.convolutions()["c"].mod, 1)
 
 
 class KilledError(BaseException):
