@@ -72,7 +72,7 @@ def test_a_killed_dask_worker_is_replaced_and_nothing_is_repeated(at, tmp_path):
 
 
 def test_sharing_runs_on_one_machine(at, tmp_path):
-    options, own = ShareOptions(trials_per_task=2, least_gain=0.03), fingerprint(at)
+    options, own = ShareOptions(trials_per_task=2, least_gain=0.005), fingerprint(at)
     folders = (tmp_path / "share", tmp_path / "journals")
     report = tuned_tiny.share(*folders, options, tuned_tiny.extracted(), fingerprint=own)
     assert {each.name for each in report.rounds} == {"in the model"}

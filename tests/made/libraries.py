@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -83,8 +84,13 @@ def bare() -> Path:
 
 def own_threads() -> set[int]:
     """The ids of this process's threads that are a library's."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(task.name) for task in tasks if (task / "comm").read_text() == "fewtune\n"}
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        # Others may end meanwhile.
+        with suppress(OSError):
+            if (task / "comm").read_text() == "fewtune\n":
+                found.add(int(task.name))
+    return found
 
 
 def library(path: Path, **changes: object) -> Path:
