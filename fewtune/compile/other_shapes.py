@@ -60,13 +60,14 @@ def serve_other_shapes(
     def served(task: Task) -> tuple[tvm.tirx.PrimFunc | None, bool, str]:
         """Its kernel if it has a schedule, whether that has the twin's layouts, and its fault."""
         name, twin = task.info.name, twins.get(task.info.name, task.info.name)
-        own, wanted = schedules.scheduled(first[name]), _layouts(schedules.scheduled(first[twin]))
-        found = [own] if name in logged else []
-        if not found or _layouts(own) != wanted:
+        wanted = _layouts(schedules.scheduled(first[twin]))
+        found = [schedules.scheduled(first[name])] if name in logged else []
+        if not found or _layouts(found[0]) != wanted:
             found += _moved(task, by_name[twin], database, device.target)
-        made = min(found, key=lambda each: _layouts(each) != wanted, default=None)
-        is_alike = _layouts(own if made is None else made) == wanted
-        return made, is_alike, "" if made is None else fault(task, made)
+        if not found:
+            return None, _layouts(schedules.scheduled(first[name])) == wanted, ""
+        made = min(found, key=lambda each: _layouts(each) != wanted)
+        return made, _layouts(made) == wanted, fault(task, made)
 
     apart = {}
     with ThreadPoolExecutor(usable_cores()) as threads:
