@@ -14,6 +14,7 @@ from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.float16 import has_float16
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.onnx_graph.simplify import with_shapes
+from fewtune.onnx_graph.unsigned_weights import with_unsigned_weights
 from fewtune.util.asked import asked
 from fewtune.verify.comparison import Expected
 from fewtune.verify.draws import GIVEN, LARGER, LIMITS
@@ -88,8 +89,10 @@ class _Maker:
 
     def __init__(self, model: LightModel, simplified: LightModel, threads: int, seed: int) -> None:
         self._models, self._threads, self._seed = (model, simplified), threads, seed
-        self._plain = OnnxruntimeSession(model, threads)
-        self._unoptimised = OnnxruntimeSession(model, threads, optimised=False)
+        # Made here once, both sessions share them.
+        exact = with_unsigned_weights(model)
+        self._plain = OnnxruntimeSession(exact, threads)
+        self._unoptimised = OnnxruntimeSession(exact, threads, optimised=False)
         self.checked: list[Checked] = []
         self.rare: list[Checked] = []
         self.contradicted: set[str] = set()
