@@ -36,7 +36,7 @@ from fewtune.bank.bank import Bank
 from fewtune.errors import last_line
 from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
-from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of
+from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
 from fewtune.predictor.predictor import consensus_for, predictor_for
 from fewtune.process.apart import Job, at, in_step, run_each_apart
@@ -49,7 +49,7 @@ from fewtune.schedule.space.transfer import move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search.scorer import Guide, in_turn
 from fewtune.storage.database import log_info, require_own, write_database
-from fewtune.task.extract import Task, is_worth_searching, read_tasks, twins_of
+from fewtune.task.extract import Task, is_worth_searching, read_tasks, searched_twins
 from fewtune.timing.timer import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.workers.worker import KernelMaker
@@ -151,7 +151,7 @@ class Choosing:
             # none.
             self._predictor = self._predictor or predictor_for(PREDEFINED, self._target)
             learnt.teach(self._predictor, fingerprint, (t.info.workload for t in self.tasks))
-        self.prediction, _ = prediction_of(self._predictor, self._target)
+        self.prediction = prediction_of(self._predictor, self._target)
         # Each of several processes runs kernels on one core.
         set_threads(1)
         self._maker = None
@@ -192,7 +192,7 @@ class Choosing:
         points = most_promising(space, prior, guide, count, random)
         spread, note = UNKNOWN, BY_RULE
         if guide is not None:
-            spread, note = prediction_of(self._predictor, self._target, guide.products)[1], ""
+            spread, note = spread_of(self._predictor, self._target, guide.products), ""
         fault = "no rule draws schedules for it"
         for place, point in enumerate(points[:_TRIED]):
             schedule = space.make(point, seed=place + 1).schedule
@@ -223,7 +223,7 @@ def spreads(tasks: list[Task], target: tvm.target.Target) -> dict[str, float]:
             space = SearchSpace(task.mod, target)
             guide = predictor and Guide.of(space, Prior(space), predictor, is_cold=False)
             if guide:
-                found[task.info.name] = prediction_of(predictor, target, guide.products)[1]
+                found[task.info.name] = spread_of(predictor, target, guide.products)
     return found
 
 
@@ -300,8 +300,8 @@ def predict_apart(job: PredictJob, processes: int | None = None) -> PredictRepor
     began_s = time.perf_counter()
     infos = TaskTable.read(job.tasks).tasks
     worth = [info for info in infos if is_worth_searching(info, job.options.min_share)]
-    twins, names = twins_of(infos), {info.name for info in worth}
-    shares = {info.name: info.share for info in worth if twins.get(info.name) not in names}
+    twins = searched_twins(infos, job.options.min_share)
+    shares = {info.name: info.share for info in worth if info.name not in twins}
     count = min(processes or usable_cores(), _MOST_PROCESSES, max(1, len(shares) // _LEAST_TASKS))
     each_lot = [job.model_copy(update={"lot": lot}) for lot in lots(shares, count)]
     found = run_each_apart(each_lot)

@@ -29,28 +29,32 @@ _ANALYTIC = (
 )
 
 
-def prediction_of(
-    predictor: Predictor | None, target: tvm.target.Target, products: str = FLOATS
-) -> tuple[Prediction, float]:
-    """Which predictor rates points, and how far it can be trusted on this machine.
-
-    The part of its time that measuring may save of a schedule that it chose comes second: of one
-    with such ``products``, which a predictor of floats alone does not know.
-    """
+def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Prediction:
+    """Which predictor rates points, and how far it can be trusted on this machine."""
     if predictor is None:
-        return Prediction(predictor=None, warning=_BY_RULE), UNKNOWN
-    rating = predictor.of_kind(products)
+        return Prediction(predictor=None, warning=_BY_RULE)
+    rating = predictor.of_kind(FLOATS)
     if isinstance(rating, Predefined):
-        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC), UNKNOWN
+        return Prediction(predictor=PREDEFINED, warning=_ANALYTIC)
     conditions = rating.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
-    is_own = is_trained_on(rating, target)
-    knows = is_own and conditions.get("products", FLOATS) == products
-    warnings, spread = [extrapolated(rating, target)], _OWN_SPREAD if knows else _FOREIGN_SPREAD
-    if not is_own:
+    warnings = [extrapolated(rating, target)]
+    if not is_trained_on(rating, target):
         warnings.append(
             f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
             f"times the best trial, on its own {_OWN}"
         )
-    return Prediction(predictor=trained_on, warning="; ".join(filter(None, warnings))), spread
+    return Prediction(predictor=trained_on, warning="; ".join(filter(None, warnings)))
+
+
+def spread_of(predictor: Predictor | None, target: tvm.target.Target, products: str) -> float:
+    """The part of its time that measuring may save of a schedule that the predictor chose.
+
+    ``products`` is the data type of its products; a predictor of floats alone does not know others.
+    """
+    rating = None if predictor is None else predictor.of_kind(products)
+    if rating is None or isinstance(rating, Predefined):
+        return UNKNOWN
+    is_known = rating.conditions.get("products", FLOATS) == products
+    return _OWN_SPREAD if is_known and is_trained_on(rating, target) else _FOREIGN_SPREAD

@@ -10,7 +10,7 @@ from fewtune.options import PREDICT, SelectOptions
 from fewtune.prediction.worth import UNKNOWN
 from fewtune.selection.cluster import cliques, similarity_sum
 from fewtune.similarity.similarity import SimilarityMatrix, design_space, similarity_matrix
-from fewtune.task.extract import is_worth_searching, twins_of
+from fewtune.task.extract import is_worth_searching, searched_twins
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank
@@ -62,9 +62,9 @@ def select_tasks(  # noqa: PLR0913 (what a stage reads)
     """
     bank = None if options.method in ("all", PREDICT) else bank
     able = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    twins = twins_of([task.info for task in tasks if options.method != "all"])
-    donors = {task.info.name for task in able}
-    worth = [task for task in able if twins.get(task.info.name) not in donors]
+    given = [task.info for task in tasks]
+    twins = {} if options.method == "all" else searched_twins(given, options.min_share)
+    worth = [task for task in able if task.info.name not in twins]
     worth.sort(key=lambda task: (-task.info.share, task.info.name))
     # To predict, no space has to be generated: nothing is compared.
     compared = [] if options.method == PREDICT else worth

@@ -150,6 +150,12 @@ def twins_of(tasks: Sequence[TaskInfo]) -> dict[str, str]:
     return found
 
 
+def searched_twins(tasks: Sequence[TaskInfo], min_share: float) -> dict[str, str]:
+    """The tasks of other shapes that take their twin's schedule: it is worth searching."""
+    worth = {task.name for task in tasks if is_worth_searching(task, min_share)}
+    return {name: twin for name, twin in twins_of(tasks).items() if twin in worth}
+
+
 def _form(task: TaskInfo) -> tuple[str, str, tuple[int, ...]]:
     return task.anchor, task.dtype, tuple(map(len, task.shapes))
 
