@@ -238,7 +238,7 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 195,
     "benchmark": 974,
-    "compile": 638,
+    "compile": 639,
     "deploy": 850,
     "fleet": 463,
     "loose": 979,
@@ -246,7 +246,7 @@ BUDGETS = {
     "measure": 484,
     "model": 3261,
     "model_check": 207,
-    "prediction": 247,
+    "prediction": 249,
     "onnx_graph": 3770,
     "predictor": 695,
     "process": 877,
@@ -262,17 +262,17 @@ BUDGETS = {
     "similarity": 97,
     "steps": 229,
     "storage": 302,
-    "task": 487,
+    "task": 490,
     "timing": 301,
     "trial": 147,
     "tuning": 836,
     "tvm_compat": 322,
     "util": 283,
-    "verify": 1042,
+    "verify": 1044,
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16588}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16589}
 
 
 def code_lines(path: Path) -> int:
