@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tvm_ffi
 
 import fewtune
 from fewtune.artifacts import (
@@ -24,8 +25,12 @@ from fewtune.artifacts import (
     TaskTable,
     TuneReport,
 )
+from fewtune.compile import other_shapes
+from fewtune.compile.compile import CompileJob, compile_model
 from fewtune.errors import InputError
+from fewtune.options import CompileOptions
 from fewtune.pipelines.cli import main
+from fewtune.runtime.tvm import tvm
 from tests import tiny_models
 from tests.made.command import python
 from tests.waiting import until
@@ -281,6 +286,39 @@ def test_every_shape_runs_as_onnxruntime_does(dynamic, of_shapes, batch):
     served = "one: input=1x3x16x16" if batch == 1 else "many: input=4x3x16x16"
     served += ", padded" * (batch == 3)
     assert session.served_by == served
+
+
+def _more(store):
+    """What is stored, and a half."""
+    half = tvm.tirx.const(0.5, store.buffer.dtype)
+    return tvm.tirx.BufferStore(store.buffer, store.value + half, store.indices)
+
+
+def test_a_wrong_schedule_of_another_shape_is_left_out(of_shapes, tmp_path, monkeypatch):
+    moved, wrong = other_shapes._moved, []
+
+    def one_wrong(task, *given):
+        made = moved(task, *given)
+        if made is None or wrong or "conv2d" not in task.info.name:
+            return made
+        wrong.append(task.info.name)
+        stores = (tvm.tirx.BufferStore, _more)
+        return made.with_body(tvm_ffi.structural_map(made.body, stores, order="post"))
+
+    monkeypatch.setattr(other_shapes, "_moved", one_wrong)
+    folder = of_shapes.directory
+    job = CompileJob(
+        imported=folder / "import",
+        tasks=folder / "tasks",
+        shared=folder / "share",
+        fingerprint=folder / "fingerprint",
+        options=CompileOptions(),
+        directory=tmp_path,
+        model="small",
+        strategy="selective",
+    )
+    report = compile_model(job)
+    assert [line.kernel for line in report.replaced] == wrong
 
 
 def test_mode_predict_measures_nothing_while_it_tunes(of_shapes):

@@ -203,7 +203,7 @@ def compile_model(job: CompileJob) -> CompileReport:
     database = read_database(job.shared)
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
     schedules = KernelSchedules(lowered, tasks, database, target)
-    apart = serve_other_shapes(schedules, tasks, database, device, job.left_out.keys())
+    apart = serve_other_shapes(schedules, tasks, database, target, job.left_out.keys())
     path = job.directory / _CHECKED
 
     def attempt(steps: OptionalSteps) -> tuple[BuiltModel, Difference]:

@@ -1,7 +1,7 @@
 """Kernels of other shapes than the largest: they take its schedules, moved to their extents.
 
 Weights are stored once where such a kernel has the largest shape's layouts. A moved kernel was not
-measured: it is built here first, and compared with its task.
+measured, nor compared with its task: the library's outputs at its shape show whether it is right.
 """
 
 from __future__ import annotations
@@ -10,37 +10,31 @@ from collections import defaultdict
 from collections.abc import KeysView
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Lock
-from typing import Any, ClassVar
+from functools import cache
 
 import tvm_ffi
 
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.errors import last_line
-from fewtune.measure.device import Device
 from fewtune.process.apart import at
-from fewtune.runtime.kernel_store import KernelStore
-from fewtune.runtime.tvm import ms, set_threads, tvm, usable_cores
+from fewtune.runtime.tvm import ms, tvm, usable_cores
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
-from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, twins_of
 from fewtune.task.weight_layout import layout_blocks
-from fewtune.workers.worker import KernelMaker, as_in_model
 
 
 def serve_other_shapes(
     schedules: KernelSchedules,
     tasks: list[Task],
     database: ms.database.Database,
-    device: Device,
+    target: tvm.target.Target,
     left_out: KeysView[str],
 ) -> dict[str, str]:
-    """Give kernels of other shapes the schedules of their twins, and keep those that are right.
+    """Give kernels of other shapes the schedules of their twins.
 
-    A schedule of the log stays, unless only the moved one has the twin's layouts. Wrong kernels get
-    their default schedules. Returns, by kernel, why it has layouts of its own.
+    A schedule of the log stays, unless only the moved one has the twin's layouts. Returns, by
+    kernel, why it has layouts of its own.
     """
     kernels = defaultdict(list)
     for kernel, workload in schedules.workloads.items():
@@ -55,28 +49,27 @@ def serve_other_shapes(
     if not names or left_out & names:
         return {}
     at("moving schedules to other shapes", optional=names)
-    fault = _Faults(device.target) if device.can.shared_cores else lambda *_: ""
+    layouts_of = cache(lambda name: _layouts(schedules.scheduled(first[name])))
+    donations_of = cache(lambda name: _donations(by_name[name], database))
 
-    def served(task: Task) -> tuple[tvm.tirx.PrimFunc | None, bool, str]:
-        """Its kernel if it has a schedule, whether that has the twin's layouts, and its fault."""
+    def served(task: Task) -> tuple[tvm.tirx.PrimFunc | None, bool]:
+        """Its kernel if it has a schedule, and whether that has the twin's layouts."""
         name, twin = task.info.name, twins.get(task.info.name, task.info.name)
-        wanted = _layouts(schedules.scheduled(first[twin]))
-        found = [schedules.scheduled(first[name])] if name in logged else []
-        if not found or _layouts(found[0]) != wanted:
-            found += _moved(task, by_name[twin], database, device.target)
-        if not found:
-            return None, _layouts(schedules.scheduled(first[name])) == wanted, ""
-        made = min(found, key=lambda each: _layouts(each) != wanted)
-        return made, _layouts(made) == wanted, fault(task, made)
+        if name in logged and layouts_of(name) == layouts_of(twin):
+            return schedules.scheduled(first[name]), True
+        moved = _moved(task, donations_of(twin), target)
+        if moved is not None:
+            is_alike = _layouts(moved) == layouts_of(twin)
+            if is_alike or name not in logged:
+                return moved, is_alike
+        kept = schedules.scheduled(first[name]) if name in logged else None
+        return kept, layouts_of(name) == layouts_of(twin)
 
     apart = {}
     with ThreadPoolExecutor(usable_cores()) as threads:
-        for task, (made, is_alike, text) in zip(others, threads.map(served, others), strict=True):
+        for task, (made, is_alike) in zip(others, threads.map(served, others), strict=True):
             for kernel in kernels[task.info.workload]:
-                if text:
-                    schedules.levels[kernel] = Level.DEFAULT
-                    schedules.failed[kernel] = f"moved to another shape, {text}"
-                elif made is not None:
+                if made is not None:
                     schedules.take(kernel, made)
                 if not is_alike:
                     apart[kernel] = "no schedule of it reads the largest shape's layout"
@@ -92,44 +85,19 @@ def _layouts(kernel: tvm.tirx.PrimFunc) -> dict[int, int]:
     }
 
 
-def _moved(
-    task: Task, twin: Task, database: ms.database.Database, target: tvm.target.Target
-) -> list[tvm.tirx.PrimFunc]:
-    """A task with its twin's schedule in the log; none if that does not fit."""
-    # A task that TVM fails on keeps its default schedule.
+def _donations(twin: Task, database: ms.database.Database) -> list[Donation]:
     with suppress(Exception):
-        donations = [Donation.of(each.trace) for each in best_trials(database, twin.mod, 1)]
-        made = move(donations, SearchSpace(task.mod, target))
-        return [each.schedule.mod["main"] for each in made if each.schedule]
+        return [Donation.of(each.trace) for each in best_trials(database, twin.mod, 1)]
     return []
 
 
-class _Faults:
-    """What is wrong with kernels; those that are kept were checked before."""
-
-    def __init__(self, target: tvm.target.Target) -> None:
-        set_threads(1)
-        self._target, self._store = target, KernelStore.of(target)
-        self._maker = KernelMaker(target, _InTurns(target))
-
-    def __call__(self, task: Task, made: tvm.tirx.PrimFunc) -> str:
-        module = tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
-        try:
-            kept = as_in_model(module, self._target)["main"]
-            if self._store and self._store.path(kept).is_file():
-                return ""
-            wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
-            return self._maker.make(module, wanted).fault
-        except Exception as error:  # noqa: BLE001 (TVM raises many kinds)
-            return last_line(error)
-
-
-class _InTurns(Checker):
-    """Runs one kernel at a time, while others are compiled."""
-
-    _turn: ClassVar = Lock()
-
-    def check(self, *given: Any) -> Verdict:
-        """Compare a candidate (`Checker.check`)."""
-        with self._turn:
-            return super().check(*given)
+def _moved(
+    task: Task, donations: list[Donation], target: tvm.target.Target
+) -> tvm.tirx.PrimFunc | None:
+    """A task with its twin's schedule; None if there is none, or that does not fit."""
+    # A task that TVM fails on keeps its default schedule.
+    with suppress(Exception):
+        for made in move(donations, SearchSpace(task.mod, target)):
+            if made.schedule:
+                return made.schedule.mod["main"]
+    return None

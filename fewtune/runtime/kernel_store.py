@@ -12,12 +12,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import tvm_ffi
@@ -69,22 +68,36 @@ class KernelStore:
             function = function.without_attr(name) if name in (function.attrs or {}) else function
         return self._folder / f"{tvm_ffi.structural_hash(function) % 2**64:016x}.o"
 
-    def keep(self, function: tvm.tirx.PrimFunc, built: Any = None) -> Path:
-        """The object of a kernel, which is built unless ``built`` is given, or it is kept."""
+    def keep(self, function: tvm.tirx.PrimFunc) -> Path:
+        """The object of a kernel, which is built unless it is kept."""
         path = self.path(function)
         if not path.is_file():
-            if built is None:
-                alone = tvm.IRModule({_MAIN: function.with_attr("global_symbol", _MAIN)})
-                with without_checks():
-                    built = compiled(alone, self._target)
-            beside = path.with_suffix(f".{os.getpid()}.{get_ident()}.o")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                built.write_to_file(str(beside))
-                write_bytes(path, beside.read_bytes())
-            finally:
-                beside.unlink(missing_ok=True)
+            with self._built(function) as made:
+                write_bytes(path, made.read_bytes())
         return path
+
+    def keep_right(
+        self, function: tvm.tirx.PrimFunc, fault_of: Callable[[Any], str]
+    ) -> tuple[Path | None, str]:
+        """The object of a kernel if its code has no fault, and that; it is built in any case."""
+        with self._built(function) as made:
+            fault = fault_of(loaded({_MAIN: made}))
+            if fault:
+                return None, fault
+            path = self.path(function)
+            write_bytes(path, made.read_bytes())
+        return path, ""
+
+    @contextmanager
+    def _built(self, function: tvm.tirx.PrimFunc) -> Iterator[Path]:
+        """A kernel's object, as long as the block runs."""
+        alone = tvm.IRModule({_MAIN: function.with_attr("global_symbol", _MAIN)})
+        with without_checks():
+            built = compiled(alone, self._target)
+        with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+            made = Path(scratch, "kernel.o")
+            built.write_to_file(str(made))
+            yield made
 
     def load(self, functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
         """A module of this process with some kernels, by their symbols."""

@@ -22,7 +22,7 @@ import psutil
 
 from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.target import has_own_device, target_from_json, tvm_device
-from fewtune.runtime.tvm import build, compiled, module_of, set_threads, tvm, without_checks
+from fewtune.runtime.tvm import build, module_of, set_threads, tvm, without_checks
 from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
@@ -92,16 +92,19 @@ class KernelMaker:
     def make(self, scheduled: tvm.IRModule, wanted: ScheduleCheck | None) -> Made:
         """Make a kernel ready; without what it has to compute, it is known to be right."""
         module = as_in_model(scheduled, self._target)
-        function, built, fault = module["main"], None, ""
+        function = module["main"]
         shapes = argument_shapes(function)
-        if wanted is not None:
-            with without_checks():
-                built = compiled(module, self._target)
-            code = getattr(built, "jit", lambda: built)()
-            fault = self._checker.check(code, shapes, scheduled, wanted).fault
-        if fault or self._store is None:
-            return Made(None, shapes, fault)
-        return Made(self._store.keep(function, built), shapes)
+        if wanted is None:
+            return Made(self._store.keep(function) if self._store else None, shapes)
+
+        def fault_of(code: Any) -> str:
+            return self._checker.check(code, shapes, scheduled, wanted).fault
+
+        if self._store:
+            path, fault = self._store.keep_right(function, fault_of)
+            return Made(path, shapes, fault)
+        with without_checks():
+            return Made(None, shapes, fault_of(build(module, self._target)))
 
 
 if TYPE_CHECKING:

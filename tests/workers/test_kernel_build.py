@@ -8,7 +8,6 @@ from fewtune.runtime.kernel_store import KernelStore
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults import default_schedule
 from fewtune.schedule_check.check import Checker, ScheduleCheck
-from fewtune.workers import worker as kernel_build
 from fewtune.workers.worker import KernelMaker, as_in_model
 from tests.made.kernels import TARGET
 from tests.made.products import matrix_product
@@ -34,8 +33,7 @@ def test_a_right_kernel_is_kept_and_not_built_again(maker, task, monkeypatch):
     scheduled = default_schedule(task, TARGET).mod
     made = maker.make(scheduled, wanted(task))
     assert (made.fault, made.object.is_file()) == ("", True)
-    for module in (kernel_build, kernel_store):
-        monkeypatch.setattr(module, "compiled", None)
+    monkeypatch.setattr(kernel_store, "compiled", None)
     assert maker.make(scheduled, None) == made
     tensors = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in made.shapes]
     kernel_store.loaded({"kernel": made.object})["kernel"](*tensors)
