@@ -22,6 +22,7 @@ from fewtune.onnx_graph.graph import (
     STANDARD,
     all_nodes,
     attach_weights,
+    attributes_of,
     detach_weights,
     graph_inputs,
     live_nodes,
@@ -309,6 +310,7 @@ def canonicalize(model: ModelProto) -> None:
     - Outputs that are initializers are copied.
     - ONNX's default domain has one spelling.
     - TopK sorts: the unsorted order is not specified, in onnxruntime or TVM.
+    - STFT gets its default, one-sided: ONNX's shape inference (1.23) assumes two-sided.
     """
     nodes = list(all_nodes(model.graph))
     taken = {node.name for node in nodes}
@@ -322,6 +324,8 @@ def canonicalize(model: ModelProto) -> None:
             del node.input[-1]
         if node.op_type == "TopK" and not node.domain:
             set_attributes(node, sorted=None)
+        if node.op_type == "STFT" and "onesided" not in attributes_of(node):
+            set_attributes(node, onesided=1)
     for opset in model.opset_import:
         opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
     _copy_constant_outputs(model)

@@ -44,8 +44,8 @@ _ACCEPTED = (
 _CLASSICAL = "ai.onnx.ml"
 _UNTUNED = frozenset(
     {"Acosh", "Asinh", "Atanh", "Col2Im", "Cosh", "DFT", "DeformConv", "Det", "ImageDecoder"}
-    | {"LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "STFT"}
-    | {"Scan", "SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"}
+    | {"LpNormalization", "LpPool", "RegexFullMatch", "ReverseSequence", "RoiAlign", "Scan"}
+    | {"SequenceMap", "Sinh", "StringConcat", "StringNormalizer", "StringSplit"}
     | {"TensorScatter", "TfIdfVectorizer", "com.microsoft.DynamicQuantizeMatMul"}
     | {"com.microsoft.EmbedLayerNormalization", "com.microsoft.GroupQueryAttention"}
     | {"com.microsoft.MatMulIntegerToFloat", "com.microsoft.MatMulNBits"}

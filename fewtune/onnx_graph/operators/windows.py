@@ -1,13 +1,14 @@
-"""Convolutions and poolings: implied padding written out."""
+"""Convolutions, poolings and Fourier transforms of windows, as plain convolutions and poolings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from onnx import NodeProto
 
-from fewtune.onnx_graph.graph import attributes_of
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # Since this operator set, ONNX's inference leaves out windows that start behind the end.
@@ -92,7 +93,29 @@ def _transposed_convolution(graph: GraphBuilder, node: NodeProto, scope: Scope) 
     return True
 
 
+def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """A convolution of a real signal: its filters are the lines of the transform, by the window."""
+    signal, step, window, length = optional(node.input, 4)
+    shape, stride = graph.shape(signal), graph.value(step)
+    size = graph.value(length) if length else None
+    taps = graph.value(window) if window else np.ones(() if size is None else int(size))
+    if shape is None or shape[2:] not in ([], [1]) or stride is None or taps is None:
+        return graph.refuse(node, "reads complex numbers, or its step or window is not constant")
+    used = taps.size
+    count = used // 2 + 1 if attributes_of(node).get("onesided", 1) else used
+    lines = np.exp(-2j * np.pi / used * np.outer(np.arange(count), np.arange(used))) * taps
+    filters = np.stack([lines.real, lines.imag], 1).reshape(2 * count, 1, used)
+    rows = graph.reshape(signal, [shape[0], 1, shape[1]])
+    weights = graph.constant(filters, graph.dtype(signal))
+    made = graph.op("Conv", [rows, weights], strides=[int(stride)], kernel_shape=[used])
+    frames = (shape[1] - used) // int(stride) + 1
+    made = graph.transpose(made, [0, 2, 1])
+    graph.reshape(made, [shape[0], frames, count, 2], node.output[0])
+    return True
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "MaxPool"), _windowed),
     "ConvTranspose": _transposed_convolution,
+    "STFT": _short_time_fourier,
 }

@@ -1,5 +1,6 @@
-"""Padding written out, compared with onnxruntime."""
+"""Padding and Fourier transforms written out, compared with onnxruntime."""
 
+import numpy as np
 import pytest
 
 from fewtune.errors import InputError
@@ -29,3 +30,20 @@ def test_a_window_behind_the_end_is_refused_by_name():
     assert_node("MaxPool", inputs, domain="", kernel_shape=[3, 3], **given)
     with pytest.raises(InputError, match="MaxPool node 'node' counts a window"):
         assert_node("MaxPool", inputs, domain="", kernel_shape=[1, 1], **given)
+
+
+@pytest.mark.parametrize("sides", [0, 1])
+@pytest.mark.parametrize("given", [("window",), ("length",), ("window", "length")])
+def test_a_short_time_fourier_transform_is_a_convolution(given, sides):
+    window = np.hanning(12).astype("float32") if "window" in given else None
+    length = np.array(12) if "length" in given else None
+    inputs = [normal(2, 50, 1), np.array(5), window, length]
+    constants = [place for place in (1, 2, 3) if inputs[place] is not None]
+    made = assert_node("STFT", inputs, domain="", constants=constants, onesided=sides)
+    assert [node.op_type for node in made.graph.node if node.op_type == "Conv"] == ["Conv"]
+
+
+def test_a_transform_of_complex_numbers_is_refused_by_name():
+    with pytest.raises(InputError, match="STFT node 'node' reads complex numbers"):
+        inputs = [normal(2, 50, 2), np.array(5), None, np.array(12)]
+        assert_node("STFT", inputs, domain="", constants=[1, 3], onesided=0)
