@@ -35,6 +35,9 @@ from fewtune.workers.worker import Candidate, Made, Worker
 
 # Far longer than compiling, or running, all of them takes.
 _LIMIT_S = 600.0
+# A kernel takes a second to compile. LLVM took ten minutes over one: its loops were unrolled too
+# far, so that it would have been slow as well.
+_MAKE_LIMIT_S = 30.0
 # Processes that run the model: a winner is the faster one in each of them.
 _PROCESSES = 2
 # The key of a kernel's default schedule where it has no trace.
@@ -181,7 +184,9 @@ class InModel:
         def made() -> Made | Outcome:
             handle = self._free.get()
             try:
-                found = handle.call(_LIMIT_S, Worker.make, candidate, wanted)
+                handle.send(Worker.make, candidate, wanted)
+                # The model needs its default kernels, however long they take.
+                found = handle.receive(_MAKE_LIMIT_S if key else _LIMIT_S, "build_timeout")
                 return Outcome(None, WRONG_OUTPUT, found.fault) if found.fault else found
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.of(fault, running=False)

@@ -92,6 +92,16 @@ def test_what_cannot_be_linked_is_measured_alone(tmp_path, monkeypatch):
         assert tuned_tiny.share(tmp_path / "again", *given) == report
 
 
+def test_a_contender_that_takes_too_long_to_build_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(judges, "_MAKE_LIMIT_S", 0.0)
+    with tuned_tiny.one_round():
+        given = (tmp_path / "journals", OPTIONS, tuned_tiny.extracted())
+        report = tuned_tiny.share(tmp_path / "share", *given)
+    assert [each.name for each in report.rounds] == ["in the model"]
+    failures = [line.failures for line in [*report.tasks, *report.representatives]]
+    assert {cause for each in failures for cause in each} == {"build_timeout"}
+
+
 def test_a_log_measured_in_another_way_is_refused(tmp_path):
     tuned = shutil.copytree(tuned_tiny.tuned(), tmp_path / "tuned")
     LogInfo.read(tuned).model_copy(update={"measuring": 1}).write(tuned)
