@@ -108,9 +108,12 @@ def folder_of(work: Path, model: str, seed: int, off: Off) -> Path:
 
 def tune(work: Path, model: str, trials: int, seed: int, off: Off, strategy: str) -> None:
     """Tune a model without a mechanism, in a process of its own, and note what that took."""
-    folder, base = folder_of(work, model, seed, off), folder_of(work, model, seed, BY_NAME[ON])
-    if steps := STEPS[: STEPS.index(off.first)]:
-        begin_from(base, folder, steps)
+    folder, first = folder_of(work, model, seed, off), off.first
+    if seed and STEPS.index(first) < STEPS.index("select"):
+        # No step before the selection depends on the seed.
+        begin_from(folder_of(work, model, 0, off), folder, STEPS[: STEPS.index("select")])
+    elif steps := STEPS[: STEPS.index(first)]:
+        begin_from(folder_of(work, model, seed, BY_NAME[ON]), folder, steps)
     file, inputs = model_of(model, work / "files")
     add_model(str(file), folder / "models", NAME, replace=True, **inputs)
     # Kernels that another tuning built are not linked: that would shorten this one.

@@ -238,23 +238,23 @@ def test_tvms_inside_is_touched_in_one_room_only():
 BUDGETS = {
     "bank": 195,
     "benchmark": 974,
-    "compile": 639,
+    "compile": 616,
     "deploy": 850,
     "fleet": 463,
     "loose": 979,
     "machine": 330,
     "measure": 484,
-    "model": 3261,
+    "model": 3286,
     "model_check": 207,
     "prediction": 249,
-    "onnx_graph": 3770,
+    "onnx_graph": 3793,
     "predictor": 695,
     "process": 877,
     "progress": 119,
     "report": 489,
     "research": 498,
-    "runtime": 914,
-    "schedule": 1717,
+    "runtime": 923,
+    "schedule": 1724,
     "schedule_check": 444,
     "search": 614,
     "selection": 145,
@@ -265,14 +265,14 @@ BUDGETS = {
     "task": 490,
     "timing": 301,
     "trial": 147,
-    "tuning": 836,
+    "tuning": 838,
     "tvm_compat": 322,
     "util": 283,
     "verify": 1044,
-    "workers": 522,
+    "workers": 523,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16589}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5488, ("tests",): 16638}
 
 
 def code_lines(path: Path) -> int:

@@ -19,7 +19,7 @@ from fewtune.model.converters import resize
 from fewtune.model.converters.registry import LAYOUT_FRIENDLY, converters
 from fewtune.model.passes import fusion, legalizers, scatter, transposed
 from fewtune.model.passes.integer_products import integer_epilogues, integer_kernels
-from fewtune.model.passes.padding import Padding, padded_filters, padded_product
+from fewtune.model.passes.padding import Padding, padded_convolution, padded_product
 from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
 from fewtune.model.passes.relax_calls import FLOAT
 from fewtune.model.passes.winograd import Winograd
@@ -237,7 +237,7 @@ def _legalizers(
         return found
     found[scatter.OPERATOR] = partial(legalizers.within, kernel=scatter.of_rows(traits))
     if padding is not None:
-        add(PAD_FILTERS, _CONVOLUTION, padding.legalizer, padded_filters, traits)
+        add(PAD_FILTERS, _CONVOLUTION, padding.legalizer, padded_convolution, traits)
         add(PAD_MATMUL, _PRODUCT, padding.legalizer, padded_product, traits)
     if winograd is not None:
         add(WINOGRAD, _CONVOLUTION, winograd.convolutions, traits)

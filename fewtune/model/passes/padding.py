@@ -4,7 +4,8 @@ The classifier of SqueezeNet has 1000 filters, the heads of a detector 75. Vecto
 divide these, so every schedule has half vectors or scalars. A vision transformer has 197 tokens, a
 prime number: no vector divides the 197 columns of its scores, and a register tile has one of their
 197 rows, so every row reads the whole other operand. With added filters, rows and columns of zeros,
-vectors and tiles are full.
+vectors and tiles are full. So are those of a convolution in one direction whose result has a prime
+number of columns, such as speech encoders have.
 
 The kernel after it, which computes bias and activation, drops the added results. That costs one
 more write and read of the result. Constant weights are padded at compile time, and get columns
@@ -23,7 +24,7 @@ import numpy as np
 from fewtune.model.passes.relax_calls import FLOAT, INJECTIVE, Legalizer, extents_of
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.schedule.tiling import padded_rows, register_tile, round_up, tile_rate
+from fewtune.schedule.tiling import grouped_tile, padded_rows, round_up, tile_rate
 from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 from fewtune.tvm_compat.values import is_constant, known_array
 
@@ -35,6 +36,8 @@ _LEAST_GAIN = 0.9
 # vectors of 8, 12 filters in half vectors reached 85 GFLOPS, 16 in full ones 191 (a Zen 3).
 _PART_VECTOR, _PART_OF_8, _NO_VECTOR = 0.6, 0.45, 0.3
 _SHORTEST_PART, _AVX2_LANES = 4, 8
+# Groups of a result's row tiles, with vectors of 8; longer vectors were not measured.
+_GROUPS_OF_8 = 4
 # Axes of a matrix of weights.
 _MATRIX = 2
 # Weights are padded to tiles of so many vectors, if that adds at most this part of their columns.
@@ -89,6 +92,8 @@ class Product:
     is_weighted : bool
         Whether the second matrix is constant. Padding it copies nothing at run time, and rows are
         not padded.
+    groups : int
+        Groups of row tiles that are wanted.
     """
 
     count: int
@@ -97,6 +102,7 @@ class Product:
     columns: int
     traits: CpuTraits
     is_weighted: bool = False
+    groups: int = 1
 
     @property
     def padded_columns(self) -> int:
@@ -111,12 +117,16 @@ class Product:
         """Rows with padding: whole register tiles."""
         if self.is_weighted:
             return self.rows
-        return padded_rows(self.rows, self.padded_columns, self.traits, FLOAT)
+        return padded_rows(self.rows, self.padded_columns, self.traits, FLOAT, self.groups)
 
     @property
     def gains(self) -> bool:
         """Whether padding is expected to pay."""
-        given, padded = (self.rows, self.columns), (self.padded_rows, self.padded_columns)
+        return self.pays(self.padded_rows, self.padded_columns)
+
+    def pays(self, *padded: int) -> bool:
+        """Whether so many rows and columns are expected to pay."""
+        given = self.rows, self.columns
         return padded != given and self._cost(*padded) < _LEAST_GAIN * self._cost(*given)
 
     def _cost(self, rows: int, columns: int) -> float:
@@ -135,13 +145,13 @@ class Product:
     def _speed(self, rows: int, columns: int) -> float:
         """Speed relative to the peak, by rule."""
         lanes = self.traits.lanes(FLOAT)
-        in_tile, elements = register_tile(rows, columns, self.traits, FLOAT)
+        in_tile, elements, part = grouped_tile(rows, columns, self.traits, FLOAT, self.groups)
         speed = tile_rate(in_tile, elements, lanes, self.traits) / lanes
-        return max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
+        return part * max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
 
 
-# The padded operands of a call; None if padding does not pay.
-Padded = Callable[[relax.BlockBuilder, relax.Call, CpuTraits], list[relax.Expr] | None]
+# The call with padded operands; None if padding does not pay.
+Padded = Callable[[relax.BlockBuilder, relax.Call, CpuTraits], relax.Call | None]
 
 
 class Padding:
@@ -151,48 +161,77 @@ class Padding:
         self.count = 0
 
     def legalizer(self, padded: Padded, traits: CpuTraits, fallback: Legalizer) -> Legalizer:
-        """Pad operands by `padded_filters` or `padded_product`; ``fallback`` legalizes all."""
+        """Pad calls by `padded_convolution` or `padded_product`; ``fallback`` legalizes all."""
 
         def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-            operands = padded(builder, call, traits)
-            if operands is None:
+            wide = padded(builder, call, traits)
+            if wide is None:
                 return fallback(builder, call)
             self.count += 1
-            whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
-            return without_padding(builder, fallback(builder, whole), call)
+            return without_padding(builder, fallback(builder, builder.normalize(wide)), call)
 
         return legalized
 
 
-def padded_filters(
+def padded_convolution(
     _builder: relax.BlockBuilder, call: relax.Call, traits: CpuTraits
-) -> list[relax.Expr] | None:
-    """The operands of a convolution with padded filters; None if that does not pay."""
+) -> relax.Call | None:
+    """A convolution with padded filters, in one direction also with padded columns of its result.
+
+    None if neither pays.
+    """
     weights = known_weights(call)
     if weights is None:
         return None
     *kernel, filters = weights
-    points, given = prod(extents_of(call)[:-1]), prod(extents_of(call.args[0]))
-    lanes = traits.lanes(FLOAT)
-    if not filters_gain(filters, prod(kernel), points, given, lanes):
+    batch, height, columns, _ = extents_of(call)
+    given, lanes = prod(extents_of(call.args[0])), traits.lanes(FLOAT)
+    points, depth = batch * height * columns, prod(kernel)
+    wide = round_up(filters, lanes)
+    if not filters_gain(filters, depth, points, given, lanes):
+        wide = filters
+    groups = _GROUPS_OF_8 if lanes == _AVX2_LANES else 1
+    product = Product(batch, columns, depth, wide, traits, groups=groups)
+    more = padded_rows(columns, wide, traits, FLOAT, groups)
+    if height > 1 or not product.pays(more, wide):
+        more = columns
+    if (wide, more) == (filters, columns):
         return None
-    return [call.args[0], _wider(call.args[1], round_up(filters, lanes))]
+    return _with_columns(call, _wider(call.args[1], wide), more)
+
+
+def _with_columns(call: relax.Call, weights: relax.Expr, columns: int) -> relax.Call:
+    """A convolution with other weights, that is padded at its right up to so many columns."""
+    attributes = call.attrs
+    top, left, bottom, _ = map(int, attributes.padding)
+    reach = (extents_of(weights)[1] - 1) * int(attributes.dilation[1]) + 1
+    last = (columns - 1) * int(attributes.strides[1])
+    right = last + reach - left - extents_of(call.args[0])[2]
+    return relax.op.nn.conv2d(
+        call.args[0],
+        weights,
+        strides=attributes.strides,
+        padding=[top, left, bottom, right],
+        dilation=attributes.dilation,
+        data_layout=attributes.data_layout,
+        kernel_layout=attributes.kernel_layout,
+    )
 
 
 def padded_product(
     builder: relax.BlockBuilder, call: relax.Call, traits: CpuTraits
-) -> list[relax.Expr] | None:
-    """The operands of a product with padded extents; None if that does not pay."""
+) -> relax.Call | None:
+    """A product with padded extents; None if that does not pay."""
     product = product_of(call, traits)
     if product is None or not product.gains:
         return None
     first, second = call.args
     if product.is_weighted:
-        return [first, _wider(second, product.padded_columns)]
-    return [
-        _longer(builder, first, -2, product.padded_rows),
-        _longer(builder, second, -1, product.padded_columns),
-    ]
+        operands = [first, _wider(second, product.padded_columns)]
+    else:
+        first = _longer(builder, first, -2, product.padded_rows)
+        operands = [first, _longer(builder, second, -1, product.padded_columns)]
+    return relax.Call(call.op, operands, call.attrs)
 
 
 def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:

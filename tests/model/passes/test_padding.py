@@ -68,6 +68,21 @@ def test_a_padded_convolution_gives_the_same_result(settings, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("side", [0, 2])
+def test_a_result_of_a_prime_number_of_columns_is_padded(side, tmp_path):
+    settings = {"kernel_shape": [1, 3], "strides": [1, 2], "pads": [0, side, 0, side]}
+    # The result has 257 columns.
+    model = convolution_model((1, 515 - 2 * side), channels=256, filters=256, **settings)
+    report = imported(model, tmp_path)
+    assert report.padded == 1
+    assert report.max_relative_error < BOUND
+    lowered = read_lowered(tmp_path / "import")
+    tasks = {task.info.operator: task.info for task in extract_tasks(lowered)}
+    assert tasks["conv2d"].shapes[-1][-2] > 257
+    assert error_of(model, scheduled(lowered)) < BOUND
+
+
+@pytest.mark.slow
 def test_padding_stays_if_transforms_are_left_out(tmp_path):
     generator = np.random.default_rng(0)
     model = model_of(
