@@ -14,8 +14,9 @@ from fewtune.schedule.blocks import Block, Loops, Schedule, ScheduleError
 LEAST_PARALLEL_US = 10.0
 # At most a 24th of the rows may be added as padding, if the rule expects at least this gain.
 _MOST_ADDED, _LEAST_RATE_GAIN = 24, 1.09
-# Speed of row tiles that do not come in groups, of which blocks for caches and threads are made:
-# 1,602 rows in 267 tiles of six took 1.24 times as long as 1,600 in 320 of five (a Zen 3).
+# Speed of row tiles that do not come in groups, of which blocks for caches and threads are made. A
+# speech encoder with 1,599 and 801 rows (533 and 267 tiles of three) took 1.21 times as long as
+# with 1,600 and 800, with 1,602 and 804 1.10 times (a Zen 3, in turns).
 _UNGROUPED = 0.8
 
 
