@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 979,
     "machine": 330,
     "measure": 484,
-    "model": 3286,
+    "model": 3288,
     "model_check": 207,
     "prediction": 249,
     "onnx_graph": 3793,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 523,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5488, ("tests",): 16638}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5488, ("tests",): 16640}
 
 
 def code_lines(path: Path) -> int:

@@ -8,9 +8,8 @@ vectors and tiles are full. So are those of a convolution in one direction whose
 number of columns, such as speech encoders have.
 
 The kernel after it, which computes bias and activation, drops the added results. That costs one
-more write and read of the result. Constant weights are padded at compile time, and get columns
-only. The copies that pad another operand are fused into the kernel that computes it, if that is
-elementwise or a transpose.
+more write and read of the result. Constant weights are padded at compile time. The copies that pad
+another operand are fused into the kernel that computes it, if that is elementwise or a transpose.
 """
 
 from __future__ import annotations
@@ -90,10 +89,9 @@ class Product:
     traits : CpuTraits
         Of the CPU whose registers the padded product fills.
     is_weighted : bool
-        Whether the second matrix is constant. Padding it copies nothing at run time, and rows are
-        not padded.
+        Whether the second matrix is constant. Padding it copies nothing at run time.
     groups : int
-        Groups of row tiles that are wanted.
+        Groups of row tiles that are wanted; 0 if rows cannot be padded.
     """
 
     count: int
@@ -115,7 +113,7 @@ class Product:
     @property
     def padded_rows(self) -> int:
         """Rows with padding: whole register tiles."""
-        if self.is_weighted:
+        if not self.groups:
             return self.rows
         return padded_rows(self.rows, self.padded_columns, self.traits, FLOAT, self.groups)
 
@@ -132,10 +130,9 @@ class Product:
     def _cost(self, rows: int, columns: int) -> float:
         """Estimated time with so many rows and columns, in bytes that memory could move in it."""
         flops = 2 * self.count * rows * self.depth * columns
-        lengths = ((self.rows, rows), (self.columns, columns))
-        copies = [after * self.depth for before, after in lengths if after > before]
-        if self.is_weighted:
-            copies = []
+        copies = [rows * self.depth] if rows > self.rows else []
+        if columns > self.columns and not self.is_weighted:
+            copies.append(columns * self.depth)
         if (rows, columns) != (self.rows, self.columns):
             copies.append(self.rows * self.columns)
         moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
@@ -145,7 +142,8 @@ class Product:
     def _speed(self, rows: int, columns: int) -> float:
         """Speed relative to the peak, by rule."""
         lanes = self.traits.lanes(FLOAT)
-        in_tile, elements, part = grouped_tile(rows, columns, self.traits, FLOAT, self.groups)
+        groups = self.groups or 1
+        in_tile, elements, part = grouped_tile(rows, columns, self.traits, FLOAT, groups)
         speed = tile_rate(in_tile, elements, lanes, self.traits) / lanes
         return part * max(_VECTORIZED, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
 
@@ -190,7 +188,7 @@ def padded_convolution(
     wide = round_up(filters, lanes)
     if not filters_gain(filters, depth, points, given, lanes):
         wide = filters
-    groups = _GROUPS_OF_8 if lanes == _AVX2_LANES else 1
+    groups = _groups(traits)
     product = Product(batch, columns, depth, wide, traits, groups=groups)
     more = padded_rows(columns, wide, traits, FLOAT, groups)
     if height > 1 or not product.pays(more, wide):
@@ -226,12 +224,11 @@ def padded_product(
     if product is None or not product.gains:
         return None
     first, second = call.args
-    if product.is_weighted:
-        operands = [first, _wider(second, product.padded_columns)]
-    else:
-        first = _longer(builder, first, -2, product.padded_rows)
-        operands = [first, _longer(builder, second, -1, product.padded_columns)]
-    return relax.Call(call.op, operands, call.attrs)
+    more, wide = product.padded_rows, product.padded_columns
+    if more > product.rows:
+        first = _longer(builder, first, -2, more)
+    second = _wider(second, wide) if product.is_weighted else _longer(builder, second, -1, wide)
+    return relax.Call(call.op, [first, second], call.attrs)
 
 
 def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
@@ -243,11 +240,18 @@ def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
     if is_constant(call.args[1]):
         if len(second) != _MATRIX or len(first) < _MATRIX:
             return None
-        return Product(1, prod(first[:-1]), first[-1], second[-1], traits, is_weighted=True)
+        # Rows of several matrices are as many axes.
+        groups = _groups(traits) if prod(first[:-2]) == 1 else 0
+        return Product(1, prod(first[:-1]), first[-1], second[-1], traits, True, groups)
     is_plain = len(first) == len(second) > 1 and first[:-2] == second[:-2]
     if not is_plain:
         return None
     return Product(prod(first[:-2]), first[-2], first[-1], second[-1], traits)
+
+
+def _groups(traits: CpuTraits) -> int:
+    """Groups of row tiles that are wanted of a result of one matrix."""
+    return _GROUPS_OF_8 if traits.lanes(FLOAT) == _AVX2_LANES else 1
 
 
 def known_weights(call: relax.Call) -> list[int] | None:

@@ -132,6 +132,7 @@ def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
         ((1, 40, 120, 6625), True, True),  # and of PP-OCR
         ((1, 1, 2048, 1000), True, False),  # a classifier reads its weights once
         ((1, 128, 384, 1536), True, False),  # full vectors as they are
+        ((1, 197, 384, 1536), True, True),  # a prime number of rows
         ((1, 197, 192, 10), True, False),  # few columns
     ],
 )
@@ -139,7 +140,7 @@ def test_products_are_padded_where_that_is_expected_to_pay(traits, sizes, is_wei
     product = Product(*sizes, traits, is_weighted)
     assert product.gains is gains
     assert product.padded_columns % traits.lanes("float32") == 0
-    assert product.padded_rows == product.rows or not is_weighted
+    assert Product(*sizes, traits, is_weighted, groups=0).padded_rows == product.rows
 
 
 @pytest.mark.slow
@@ -164,10 +165,11 @@ def test_padded_attention_gives_the_same_result(tmp_path):
 
 
 @pytest.mark.slow
-def test_widened_weights_give_the_same_result(tmp_path):
+@pytest.mark.parametrize(("batch", "rows"), [(2, 20), (1, 197)])
+def test_a_padded_product_with_weights_gives_the_same_result(batch, rows, tmp_path):
     generator = np.random.default_rng(0)
     weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
-    text = "(float[2,20,64] x) => (float[] y) {m = MatMul (x, w) y = Add (m, c)}"
+    text = f"(float[{batch},{rows},64] x) => (float[] y) {{m = MatMul (x, w) y = Add (m, c)}}"
     model = model_of(text, 13, **weights)
     report = imported(model, tmp_path)
     assert report.padded == 1
