@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 979,
     "machine": 330,
     "measure": 484,
-    "model": 3288,
+    "model": 3290,
     "model_check": 207,
     "prediction": 249,
     "onnx_graph": 3793,

@@ -295,6 +295,8 @@ def injective(
 
 def _wider(weights: relax.Expr, extent: int) -> relax.Expr:
     """Weights whose last axis is padded with zeros."""
+    if extents_of(weights)[-1] == extent:
+        return weights
     array = known_array(weights)
     more = [(0, 0)] * (array.ndim - 1) + [(0, extent - array.shape[-1])]
     return relax.const(np.pad(array, more))
