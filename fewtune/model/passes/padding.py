@@ -193,13 +193,15 @@ def padded_convolution(
     more = padded_rows(columns, wide, traits, FLOAT, groups)
     if height > 1 or not product.pays(more, wide):
         more = columns
-    if (wide, more) == (filters, columns):
-        return None
-    return _with_columns(call, _wider(call.args[1], wide), more)
+    if more > columns:
+        return _with_columns(call, _wider(call.args[1], wide), more)
+    if wide > filters:
+        return relax.Call(call.op, [call.args[0], _wider(call.args[1], wide)], call.attrs)
+    return None
 
 
 def _with_columns(call: relax.Call, weights: relax.Expr, columns: int) -> relax.Call:
-    """A convolution with other weights, that is padded at its right up to so many columns."""
+    """A convolution with other weights, that is padded at its right for more columns."""
     attributes = call.attrs
     top, left, bottom, _ = map(int, attributes.padding)
     reach = (extents_of(weights)[1] - 1) * int(attributes.dilation[1]) + 1

@@ -51,16 +51,24 @@ def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filter
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}, {"strides": [2, 2]}]
+    ("side", "settings"),
+    [
+        (40, {"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}),
+        (40, {"strides": [2, 2]}),
+        # No window reads the last column.
+        (80, {"kernel_shape": [1, 1], "pads": [0, 0, 0, 0], "strides": [2, 2]}),
+    ],
 )
-def test_a_padded_convolution_gives_the_same_result(settings, tmp_path):
-    model = convolution_model((40, 40), channels=128, filters=75, **settings)
+def test_a_padded_convolution_gives_the_same_result(side, settings, tmp_path):
+    model = convolution_model((side, side), channels=128, filters=75, **settings)
     report = imported(model, tmp_path)
     assert (report.padded, report.winograd) == (1, 0)
     assert report.max_relative_error < BOUND
     lowered = read_lowered(tmp_path / "import")
     tasks = {task.info.operator: task.info for task in extract_tasks(lowered)}
     assert tasks["conv2d"].shapes[-1][-1] == 80
+    # The data is padded as before, and not cut.
+    assert f"T.int64({side - 1})" not in lowered.script()
     # The kernel that drops the padding computes bias and activation.
     (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
     assert "add" in rest
