@@ -97,18 +97,21 @@ def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> b
     """A convolution of a real signal: its filters are the lines of the transform, by the window."""
     signal, step, window, length = optional(node.input, 4)
     shape, stride = graph.shape(signal), graph.value(step)
-    size = graph.value(length) if length else None
-    taps = graph.value(window) if window else np.ones(() if size is None else int(size))
+    taps, size = (graph.value(name) if name else None for name in (window, length))
+    if not window and size is not None:
+        taps = np.ones(size.item())
     if shape is None or shape[2:] not in ([], [1]) or stride is None or taps is None:
-        return graph.refuse(node, "reads complex numbers, or its step or window is not constant")
+        return graph.refuse(
+            node, "reads complex numbers, or its step, window or length is not constant"
+        )
     used = taps.size
     count = used // 2 + 1 if attributes_of(node).get("onesided", 1) else used
     lines = np.exp(-2j * np.pi / used * np.outer(np.arange(count), np.arange(used))) * taps
     filters = np.stack([lines.real, lines.imag], 1).reshape(2 * count, 1, used)
     rows = graph.reshape(signal, [shape[0], 1, shape[1]])
     weights = graph.constant(filters, graph.dtype(signal))
-    made = graph.op("Conv", [rows, weights], strides=[int(stride)], kernel_shape=[used])
-    frames = (shape[1] - used) // int(stride) + 1
+    made = graph.op("Conv", [rows, weights], strides=[stride.item()], kernel_shape=[used])
+    frames = (shape[1] - used) // stride.item() + 1
     made = graph.transpose(made, [0, 2, 1])
     graph.reshape(made, [shape[0], frames, count, 2], node.output[0])
     return True

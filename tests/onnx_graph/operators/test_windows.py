@@ -43,7 +43,8 @@ def test_a_short_time_fourier_transform_is_a_convolution(given, sides):
     assert [node.op_type for node in made.graph.node if node.op_type == "Conv"] == ["Conv"]
 
 
-def test_a_transform_of_complex_numbers_is_refused_by_name():
-    with pytest.raises(InputError, match="STFT node 'node' reads complex numbers"):
-        inputs = [normal(2, 50, 2), np.array(5), None, np.array(12)]
-        assert_node("STFT", inputs, domain="", constants=[1, 3], onesided=0)
+@pytest.mark.parametrize(("last", "constants"), [(2, [1, 3]), (1, [1])])
+def test_a_transform_of_complex_numbers_or_unknown_length_is_refused_by_name(last, constants):
+    inputs = [normal(2, 50, last), np.array(5), None, np.array(12)]
+    with pytest.raises(InputError, match="STFT node 'node' reads complex numbers, or its step"):
+        assert_node("STFT", inputs, domain="", constants=constants, onesided=0)
