@@ -244,10 +244,10 @@ BUDGETS = {
     "loose": 979,
     "machine": 330,
     "measure": 484,
-    "model": 3290,
+    "model": 3292,
     "model_check": 207,
     "prediction": 249,
-    "onnx_graph": 3793,
+    "onnx_graph": 3796,
     "predictor": 695,
     "process": 877,
     "progress": 119,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 523,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5488, ("tests",): 16640}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5488, ("tests",): 16648}
 
 
 def code_lines(path: Path) -> int:
