@@ -95,7 +95,6 @@ OFF = (
     ),
     Off("its correction", "tune", ("correction",)),
     Off("prefetching", "predict", ("prefetching",)),
-    Off("states of the caches", "tune", ("cache_states",)),
     Off("turns in the model", "share", options={"share_schedules": {"finals": 0}}),
 )
 BY_NAME = {off.name: off for off in OFF}
@@ -221,7 +220,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24, help="rounds of all libraries in turns")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no tuning begins after")
     parser.add_argument("--only", nargs="*", choices=sorted(BY_NAME), metavar="NAME")
-    parser.add_argument("--strategy", choices=("selective", ONESHOT), default="selective")
+    parser.add_argument("--strategy", choices=("selective", "full", ONESHOT), default="selective")
     parser.add_argument("--work", type=Path, default=Path(".fewtune/mechanisms"))
     parser.add_argument("--output", type=Path, default=Path("results/mechanisms.json"))
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)

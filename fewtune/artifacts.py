@@ -128,11 +128,6 @@ class Fingerprint(Artifact):
         text = json.dumps(device, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
-    def prepares_caches(self) -> bool:
-        """Whether caches are prepared before a call: not on a GPU, and not on a board."""
-        return json.loads(self.target)["kind"] == "llvm" and not self.at.startswith("rpc://")
-
 
 class LogInfo(Artifact):
     """The conditions of a tuning log's times."""
@@ -146,7 +141,7 @@ class LogInfo(Artifact):
     threads: int
     # Version of apache-tvm.
     tvm: str
-    # Which way of measuring its times are of (`fewtune.timing.timer`).
+    # Which way of measuring its times are of; others came before.
     measuring: int = 1
     # Whether its schedules were predicted, their times made up.
     predicted: bool = False
@@ -479,7 +474,7 @@ class TuneReport(ResultArtifact, _Phases):
     tuning_s: float
     # Of these, what the machine's host kept from a core, the cores' mean.
     stolen_s: float = 0.0
-    # Whether kernels were measured with their weights in memory.
+    # Whether the model's weights outgrow the caches.
     cold_weights: bool = False
     stopped_by: StoppedBy
 

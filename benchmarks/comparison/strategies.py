@@ -30,7 +30,6 @@ from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Knowledge, Proposal, make_strategy
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.timing.timer import MEASURING
 from fewtune.workers.pool import WorkerPool
 
 JUDGED = ("evolutionary", "annealing", "adaptive", "chameleon")
@@ -293,7 +292,6 @@ class Pool:
             "target": fingerprint.target,
             "threads": fingerprint.threads,
             "tvm": fingerprint.versions.get("apache-tvm", ""),
-            "measuring": MEASURING,
             "programs": [program.digest for program in self.space.programs],
         }
         head, *lines = _lines(path) or [None]

@@ -16,7 +16,7 @@ import fewtune
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import FewtuneError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.machine.host import last_level_cache_bytes, own_caches_bytes
+from fewtune.machine.host import last_level_cache_bytes, own_cache_bytes
 from fewtune.process.apart import Job, run_apart
 from fewtune.process.child_python import TVM, end_by_interrupts, ending, started
 from fewtune.process.warm import warm_process
@@ -155,7 +155,7 @@ def class_of(own: Fingerprint) -> dict[str, Any]:
         "target": own.target,
         "threads": own.threads,
         "system": own.system,
-        "caches": [own_caches_bytes(own.threads), last_level_cache_bytes()],
+        "caches": [own_cache_bytes(), last_level_cache_bytes()],
         "TVM": own.versions["apache-tvm"],
         "fewtune": fewtune.__version__,
     }

@@ -59,12 +59,6 @@ def own_cache_bytes(caches: Path = CACHES) -> int | None:
     return sizes[-2] if len(sizes) > 1 else None
 
 
-def own_caches_bytes(threads: int) -> int | None:
-    """Size of the caches of so many cores together, without the last-level cache."""
-    own_bytes = own_cache_bytes()
-    return None if own_bytes is None else threads * own_bytes
-
-
 def _cache_sizes(caches: Path) -> list[int]:
     """Bytes of the caches of a core."""
     sizes = []

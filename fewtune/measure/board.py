@@ -366,7 +366,7 @@ class BoardRunner(Worker):
             shapes, weights, scheduled = json.loads(path.with_suffix(".json").read_text())
             self._session.upload(str(path))
             code = self._session.load_module(path.name)
-            self._built[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights, 0)
+            self._built[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights)
             self._scheduled[number] = scheduled
         return self._built[number]
 

@@ -71,10 +71,9 @@ class Device(ABC):
     def open(self) -> WorkerPool:
         """Processes that build and measure; the caller closes them."""
 
-    def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
+    def measurer(self, pool: WorkerPool) -> Measurer:
         """The measurer of batches on these processes."""
-        overlap = not self.can.shared_cores
-        return self.measurer_kind(pool, overlap=overlap, cold_weights=cold_weights)
+        return self.measurer_kind(pool, overlap=not self.can.shared_cores)
 
     @property
     def link(self) -> Callable[..., None] | None:

@@ -92,9 +92,6 @@ class Measurer:
     pool : WorkerPool
     overlap : bool
         Measure a candidate as soon as it is built, while others build: for devices of their own.
-    cold_weights : bool
-        Every measured call finds its weights in memory, as in a model whose weights outgrow the
-        cache (`fewtune.timing.timer`).
 
     Attributes
     ----------
@@ -104,7 +101,6 @@ class Measurer:
 
     pool: WorkerPool
     overlap: bool = False
-    cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
     most_flops_s: float = float("inf")
     # Seconds of each task's last check, by its key, without computing the right outputs.
@@ -177,7 +173,7 @@ class Measurer:
             batch.end(place, built)
             return
         handle, bar_s = self._handle(batch.specs[place], built), batch.bar_s(place)
-        race = Race(bar_s, cold_weights=self.cold_weights)
+        race = Race(bar_s)
         limit_s, method = self.pool.options.run_timeout_s, handle.kind.measure
         with batch.phases.timed("run_s"):
             try:

@@ -49,8 +49,13 @@ from fewtune.schedule.space.transfer import move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search.scorer import Guide, in_turn
 from fewtune.storage.database import log_info, require_own, write_database
-from fewtune.task.extract import Task, is_worth_searching, read_tasks, searched_twins
-from fewtune.timing.timer import weights_outgrow_cache
+from fewtune.task.extract import (
+    Task,
+    is_worth_searching,
+    read_tasks,
+    searched_twins,
+    weights_outgrow_cache,
+)
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.workers.worker import KernelMaker
 

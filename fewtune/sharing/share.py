@@ -28,8 +28,7 @@ from fewtune.schedule.space.transfer import Donation
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.session import ShareJob
 from fewtune.storage.database import log_info, read_database, require_own
-from fewtune.task.extract import Task
-from fewtune.timing.timer import weights_outgrow_cache
+from fewtune.task.extract import Task, weights_outgrow_cache
 from fewtune.trial.trial import Trial
 from fewtune.tuning.job import measured
 from fewtune.tuning.state import RunState, Start, TaskState

@@ -18,7 +18,6 @@ from fewtune.process.apart import Job, at, run_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import module_of, ms, tvm
 from fewtune.task.extract import workload_hash
-from fewtune.timing.timer import MEASURING
 from fewtune.trial.trial import Trial, is_trace, plain
 
 WORKLOADS = "database_workload.json"
@@ -190,8 +189,6 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
         target=fingerprint.target,
         threads=fingerprint.threads,
         tvm=fingerprint.versions.get("apache-tvm", ""),
-        # On a GPU or a board, caches are not prepared before a call.
-        measuring=MEASURING if fingerprint.prepares_caches else 1,
         checked=True,
     )
 

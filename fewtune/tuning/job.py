@@ -28,7 +28,6 @@ from fewtune.process.warm import warm_process
 from fewtune.progress.progress import Progress, Snapshot
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.timing.timer import MEASURING
 from fewtune.tuning.state import Event, RunState, Start, crash_text, in_ms
 
 # A resumed run may have another budget. All other options must be equal.
@@ -46,7 +45,7 @@ class SessionJob(Job):
     starts : dict of Start
         By task.
     cold_weights : bool
-        Whether measured calls find their weights in memory (`fewtune.timing.timer`).
+        Whether the model's weights outgrow the caches.
     journals : Path
         A folder that outlives a kill.
     """
@@ -77,7 +76,6 @@ class SessionJob(Job):
             "target": self.fingerprint.target,
             "tvm": self.fingerprint.versions.get("apache-tvm", ""),
             "workloads": {task.info.name: task.info.workload for task in self.tasks},
-            "measuring": MEASURING,
             "cold_weights": self.cold_weights,
             "options": self.options.model_dump(mode="json", exclude=BUDGET),
             "predictor": chosen_digest(self.options.predictor),

@@ -64,7 +64,7 @@ class Session:
             learnt.teach(predictor, job.fingerprint, (t.info.workload for t in job.tasks))
         cost_model = make_cost_model(job.options.cost_model)
         self.knowledge = Knowledge(cost_model, predictor, job.cold_weights)
-        self.measurer = self.device.measurer(pool, cold_weights=job.cold_weights)
+        self.measurer = self.device.measurer(pool)
         # Where contenders are measured in the model.
         self.model: InModel | None = None
         self._searches: dict[str, Explorer] = {}

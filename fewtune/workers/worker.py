@@ -28,7 +28,7 @@ from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.storage.database import replay
 from fewtune.task.weight_layout import PREPROC, free_places, without_layout_block
-from fewtune.timing.timer import BuiltKernel, Measured, Race, Specs, Timer, parallel_axis
+from fewtune.timing.timer import BuiltKernel, Measured, Race, Specs, Timer
 from fewtune.trial.trial import Trial
 
 
@@ -150,8 +150,7 @@ class Worker:
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
         shapes = argument_shapes(module["main"])
-        axis = parallel_axis(module_json)
-        self._built[number] = BuiltKernel(built, shapes, free_places(module["main"]), axis)
+        self._built[number] = BuiltKernel(built, shapes, free_places(module["main"]))
         if PREPROC in module_json:
             self._scheduled[number] = scheduled
         return time.perf_counter() - started

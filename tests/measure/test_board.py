@@ -64,7 +64,7 @@ def test_both_boards_measure_at_once_and_are_let_go(at):
     specs = [module_specs(found[key].mod) for key in "abcd"]
     with board.open() as pool:
         assert pool.devices == 2
-        measurer = board.measurer(pool, cold_weights=False)
+        measurer = board.measurer(pool)
         outcomes = measurer.measure(modules, specs, [None] * 4)
         assert all(outcome.run_s for outcome in outcomes)
         with pytest.raises(MachineError, match="taken"):

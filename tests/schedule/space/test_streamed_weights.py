@@ -1,20 +1,18 @@
-"""What the prior draws: streamed weights read once, results written in order; the cache flush."""
+"""What the prior draws: streamed weights read once, results written in order."""
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fewtune.model.passes.winograd import multiplied
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import compiled, te, tvm
+from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.weight_layout import FREE
-from fewtune.timing.timer import CacheState, flush_kernel
 from tests import tuned_tiny
 
 # Axes of the products, after the places of the transforms' tile.
@@ -75,30 +73,6 @@ def test_most_draws_read_streamed_weights_once():
 )
 def test_other_weights_are_not_drawn_as_streamed(rows, channels, free):
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
-
-
-def test_lines_are_flushed_without_waiting_for_each_other():
-    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
-    assembly = compiled(flush_kernel(2), target=target).inspect_source("s")
-    assert "clflushopt" in assembly
-
-
-def test_a_processor_without_that_instruction_has_the_older_one(monkeypatch):
-    flushed: list[tuple[Any, ...]] = []
-    known = tvm.get_global_func
-
-    def get_global_func(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "cache_flush_cpu_non_first_arg":
-            return lambda *given: flushed.append(given)
-        return known(name, *arguments, **options)
-
-    monkeypatch.setattr(tvm, "get_global_func", get_global_func)
-    tensor = tvm.runtime.tensor(np.ones(100, "float32"))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
-    CacheState(target, 2).flush(tensor)
-    # It leaves out its first argument.
-    assert [len(given) for given in flushed] == [2]
-    assert all(each.same_as(tensor) for each in flushed[0])
 
 
 LAST = 2
