@@ -148,7 +148,7 @@ def test_products_are_padded_where_that_is_expected_to_pay(traits, sizes, is_wei
     product = Product(*sizes, traits, is_weighted)
     assert product.gains is gains
     assert product.padded_columns % traits.lanes("float32") == 0
-    assert Product(*sizes, traits, is_weighted, groups=0).padded_rows == product.rows
+    assert Product(*sizes, traits, is_weighted, is_one_matrix=False).padded_rows == product.rows
 
 
 @pytest.mark.slow
