@@ -147,8 +147,9 @@ def _written(root: Path, chance: random.Random) -> Iterator[Case]:
             yield Case("logs and databases", f"{name}: {what}", merged, (0, 2, 5), do)
     for what, do in damages(log / "database_tuning_record.json", chance):
         yield Case("databases, compiled", what, _stage("compile", *_BOTH), (0, 2, 5), do)
-    for what, do in damages(root / OUT / "import" / "lowered.json", chance):
-        yield Case("artifacts", f"lowered.json: {what}", _stage("extract_tasks", *_ONE), (0, 2), do)
+    for name in ("lowered.json", "weights.npz"):
+        for what, do in damages(root / OUT / "import" / name, chance):
+            yield Case("artifacts", f"{name}: {what}", _stage("extract_tasks", *_ONE), (0, 2), do)
     for what, do in damages(root / OUT / STRATEGY / "select" / "selection.json", chance):
         yield Case("artifacts", f"selection.json: {what}", _stage("compile", *_BOTH), (0, 2), do)
 

@@ -19,7 +19,6 @@ from fewtune.artifacts import (
     ShapeFunction,
     TensorSpec,
     text_sha256,
-    unchanged_text,
 )
 from fewtune.errors import FewtuneError, InputError, VerificationError, last_line
 from fewtune.model.converters.recurrent import is_recurrence
@@ -35,6 +34,7 @@ from fewtune.model.lower import (
 from fewtune.model.one_module import one_module
 from fewtune.model.registration import ModelSource
 from fewtune.model.source import LoadedModel, load_registered, paddable_dimensions
+from fewtune.model.stored import LOWERED, WEIGHTS, read_stored, write_stored
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import padding_notes
 from fewtune.onnx_graph.checks import can_show_fault, check_finite
@@ -46,10 +46,10 @@ from fewtune.process.contexts import give_back_memory
 from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
+from fewtune.runtime.tvm import set_threads, tvm, usable_cores
 from fewtune.task.analysis import call_counts
 from fewtune.util.asked import asked
-from fewtune.util.files import canonical_json, write_text
+from fewtune.util.files import canonical_json
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, drawn_inputs, index_limits, rare_inputs
 from fewtune.verify.intermediate import IntermediateValues
@@ -59,7 +59,6 @@ from fewtune.verify.reference import Draw, Reference
 from fewtune.verify.taps import check_taps
 from fewtune.verify.values import tensor_specs
 
-LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
 _LOG = logging.getLogger(__name__)
 
@@ -98,9 +97,8 @@ class Imported:
 
 
 def _write(report: ImportReport, module: tvm.IRModule, directory: Path) -> None:
-    lowered = tvm.ir.save_json(module)
-    write_text(directory / LOWERED, lowered)
-    report.model_copy(update={"lowered_sha256": text_sha256(lowered)}).write(directory)
+    digest = write_stored(module, directory)
+    report.model_copy(update={"lowered_sha256": digest}).write(directory)
 
 
 def shape_folder(directory: Path, function: str) -> Path:
@@ -221,7 +219,8 @@ def _join(job: ImportJob) -> None:
             site = tap.site._replace(kernel=renamed[tap.site.kernel])
             reference.taps[place] = tap._replace(site=site)
         reference.write(folder)
-        (folder / LOWERED).unlink()
+        for name in (LOWERED, WEIGHTS):
+            (folder / name).unlink()
     functions = [
         ShapeFunction(
             function=MAIN if folder == job.directory else folder.name,
@@ -439,5 +438,4 @@ def read_lowered(directory: Path) -> tvm.IRModule:
     InputError
         If it is missing or damaged.
     """
-    digest = ImportReport.read(directory).lowered_sha256
-    return read_module(unchanged_text(directory / LOWERED, digest))
+    return read_stored(directory, ImportReport.read(directory).lowered_sha256)
