@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -78,6 +79,8 @@ class OnnxruntimeSession:
                 given, arrays = with_unsigned_weights(LightModel(given, arrays))
                 if any(map(_adds_rows, all_nodes(given.graph))):
                     options.intra_op_num_threads = 1
+            # onnxruntime would own a copy of a transposed view, and takes no weights that it owns.
+            arrays = {name: np.asarray(each, order="C") for name, each in arrays.items()}
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
             # The former is for rewrites of the graph; it alone would copy each weight.
@@ -87,10 +90,16 @@ class OnnxruntimeSession:
             # The session reads the arrays in place, so they must live as long as it does.
             self._held = arrays, values
         try:
-            providers = ["CPUExecutionProvider"]
-            self._session = onnxruntime.InferenceSession(source, options, providers=providers)
+            self._session = _loaded(source, options)
         except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-            raise InputError(cannot_load(error)) from None
+            if measured or not optimised:
+                raise InputError(cannot_load(error)) from None
+            # Its optimiser loses some values that are asked for (1.31).
+            options.graph_optimization_level = levels.ORT_DISABLE_ALL
+            try:
+                self._session = _loaded(source, options)
+            except Exception:  # noqa: BLE001 (as above)
+                raise InputError(cannot_load(error)) from None
         # While it is loaded, onnxruntime copies weights.
         give_back_memory()
 
@@ -119,6 +128,12 @@ class OnnxruntimeSession:
         self._session.run_with_iobinding(binding)
         found: list[np.ndarray] = binding.copy_outputs_to_cpu()
         return found
+
+
+def _loaded(source: str | bytes, options: Any) -> Any:
+    # It would print its first error, and try the same again.
+    only = {"providers": ["CPUExecutionProvider"], "enable_fallback": 0}
+    return onnxruntime.InferenceSession(source, options, **only)
 
 
 def _adds_rows(node: NodeProto) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -10,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from onnx import ModelProto, helper
 
+from fewtune.errors import last_line
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.session import OnnxruntimeSession
 from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
@@ -24,7 +24,6 @@ _MOST_STORED = 2**24
 _MOST_PASSES = 6
 # Most operators between two quantizations that onnxruntime fuses to one, such as Conv and Relu.
 _MOST_FUSED = 3
-_LOG = logging.getLogger(__name__)
 # A tap, and what the untuned library writes there.
 _Tapped = tuple[Tap, np.ndarray | None]
 
@@ -34,7 +33,7 @@ class IntermediateValues:
 
     Those of ``bound``, the given model, are compared if it is quantized: simplification rewrites
     quantizing operators, on which noise depends. Otherwise those of the simplified model are
-    compared. ``note`` tells the user how a quantized library's bytes compare.
+    compared. ``note`` tells the user how a quantized library's bytes compare, or why none are.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class IntermediateValues:
             judged = self._stepped if self._is_quantised else _without_doubles
             return judged(list(zip(taps, values, strict=True)))
         except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
-            _LOG.warning("values inside the model are not compared: %s", fault)
+            self.note = f"values inside the model are not compared: {last_line(fault)}"
             return []
 
     def _restored(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+import onnxruntime
 from onnx import ModelProto
 
+from fewtune.onnx_graph import session
+from fewtune.onnx_graph.external_data import light
 from fewtune.runtime.executable import Observer
 from fewtune.verify.intermediate import IntermediateValues
 from tests.made.onnx_text import model_of
@@ -57,8 +60,33 @@ def test_an_almost_equal_value_is_not_taken_for_that_of_another_kernel():
     assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
 
 
-def test_a_model_that_onnxruntime_refuses_has_no_taps(caplog):
+def test_a_model_that_onnxruntime_refuses_has_no_taps_and_a_note():
     model = dense()
     model.graph.node[0].op_type = "Unheard"
-    assert IntermediateValues(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []
-    assert "are not compared" in caplog.text
+    inside = IntermediateValues(model, model, FEEDS, 1, 0)
+    assert inside.taps(Writes([SUMS]), ["x"]) == []
+    assert inside.note.startswith("values inside the model are not compared: ")
+
+
+def test_weights_that_are_transposed_views_are_compared():
+    weight = random_weight(np.random.default_rng(0), 16, 2048)
+    text = "(float[4,16] x) => (float[4,2048] y) {sums = MatMul (x, w) y = Tanh (sums)}"
+    given = light(model_of(text, w=weight))
+    model = given._replace(arrays={"w": np.asfortranarray(weight)})
+    inside = IntermediateValues(model, model, FEEDS, 1, 0)
+    (tap,) = inside.taps(Writes([FEEDS["x"] @ weight]), ["x"])
+    assert (tap.expected.name, inside.note) == ("sums", "")
+
+
+def test_where_onnxruntimes_optimiser_fails_values_are_compared_without_it(monkeypatch):
+    levels = []
+
+    def loaded(source, options):
+        levels.append(options.graph_optimization_level)
+        if options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+            raise RuntimeError("Failed to find node output")
+        return onnxruntime.InferenceSession(source, options)
+
+    monkeypatch.setattr(session, "_loaded", loaded)
+    assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
+    assert len(set(levels)) == 2
