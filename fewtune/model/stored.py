@@ -29,7 +29,7 @@ _LEAST_BYTES = 2**16
 
 def write_stored(module: tvm.IRModule, directory: Path) -> str:
     """Write a module; return the digest of its text, which holds the digests of its weights."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     kept = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
     for name in model_functions(module):
         naming = _Naming(arrays)
@@ -90,7 +90,7 @@ def _name_of(array: np.ndarray) -> str:
 class _Naming(relax.PyExprMutator):
     """Replaces the weights of kernels' calls by parameters that are named by their digest."""
 
-    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+    def __init__(self, arrays: dict[str, Any]) -> None:
         super().__init__()
         self._arrays = arrays
         self.parameters: dict[str, relax.Var] = {}

@@ -38,6 +38,7 @@ from fewtune.measure.device import device_of
 from fewtune.options import PredictOptions
 from fewtune.prediction.worth import BY_RULE, UNKNOWN, UNMEASURED_S, prediction_of, spread_of
 from fewtune.predictor import AUTO, PREDEFINED, learnt
+from fewtune.predictor.features import weights_outgrow_cache
 from fewtune.predictor.predictor import consensus_for, predictor_for
 from fewtune.process.apart import Job, at, in_step, run_each_apart
 from fewtune.runtime.target import target_from_json
@@ -49,13 +50,7 @@ from fewtune.schedule.space.transfer import move
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.search.scorer import Guide, in_turn
 from fewtune.storage.database import log_info, require_own, write_database
-from fewtune.task.extract import (
-    Task,
-    is_worth_searching,
-    read_tasks,
-    searched_twins,
-    weights_outgrow_cache,
-)
+from fewtune.task.extract import Task, is_worth_searching, read_tasks, searched_twins
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.workers.worker import KernelMaker
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.machine.host import own_cache_bytes
 from fewtune.predictor.feature_names import NAMES
 from fewtune.schedule.space.design_space import (
     AHEAD,
@@ -31,6 +32,8 @@ from fewtune.schedule.space.design_space import (
 from fewtune.schedule.space.prior import LONGEST_WINDOW, RuledBlock
 from fewtune.task.access import Walk, touched_elements
 from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
+from fewtune.task.extract import Task
+from fewtune.task.weight_layout import free_places
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
 # one: outer, inner.
@@ -223,3 +226,35 @@ class DecisionFeatures:
 
 def _log2(values: np.ndarray) -> np.ndarray:
     return np.log2(np.maximum(values, 2.0**-10))
+
+
+# Activations need room as well.
+_CACHE_FOR_WEIGHTS = 0.5
+
+
+# In a model whose weights outgrow the cache, every kernel reads its weights from memory: up to a
+# third of its time, which differs by schedule. The predictor asks. The cache that counts is a
+# core's own: others evict weights from a shared one.
+def weights_bytes(tasks: Sequence[Task]) -> int:
+    """Bytes of all weights of a model; a kernel that is called twice counts twice."""
+    return sum(
+        prod(task.info.shapes[place])
+        * np.dtype(str(task.mod["main"].params[place].dtype)).itemsize
+        * task.info.weight
+        for task in tasks
+        for place in free_places(task.mod["main"])
+    )
+
+
+def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:
+    """Whether a core reads a model's weights from memory in every inference.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        All tasks of the model.
+    cache_bytes : int, optional
+        `own_cache_bytes` unless given; where that is unknown, the answer is no.
+    """
+    cache_bytes = own_cache_bytes() if cache_bytes is None else cache_bytes
+    return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes

@@ -23,12 +23,13 @@ from fewtune.bank.bank import Bank
 from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.prediction.predict import FIRST_LIBRARY
+from fewtune.predictor.features import weights_outgrow_cache
 from fewtune.schedule.space.design_space import point_from_json
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.session import ShareJob
 from fewtune.storage.database import log_info, read_database, require_own
-from fewtune.task.extract import Task, weights_outgrow_cache
+from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.job import measured
 from fewtune.tuning.state import RunState, Start, TaskState

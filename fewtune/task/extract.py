@@ -7,19 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 
-import numpy as np
 import tvm_ffi
 
 from fewtune.artifacts import MAIN, TaskInfo, TaskTable, text_sha256, unchanged_text
 from fewtune.errors import InputError
-from fewtune.machine.host import own_cache_bytes
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
 from fewtune.task.analysis import analyse, calls_by_function
-from fewtune.task.weight_layout import free_places
 from fewtune.util.files import canonical_json, write_text
 
 MODULES = "modules.json"
@@ -169,35 +165,3 @@ def _in_common(one: TaskInfo, other: TaskInfo) -> int:
     pairs = list(zip(one.shapes, other.shapes, strict=True))
     extents = sum(a == b for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
     return extents + 100 * sum(mine == theirs for mine, theirs in pairs)
-
-
-# Activations need room as well.
-_CACHE_FOR_WEIGHTS = 0.5
-
-
-# In a model whose weights outgrow the cache, every kernel reads its weights from memory: up to a
-# third of its time, which differs by schedule. The predictor asks. The cache that counts is a
-# core's own: others evict weights from a shared one.
-def weights_bytes(tasks: Sequence[Task]) -> int:
-    """Bytes of all weights of a model; a kernel that is called twice counts twice."""
-    return sum(
-        prod(task.info.shapes[place])
-        * np.dtype(str(task.mod["main"].params[place].dtype)).itemsize
-        * task.info.weight
-        for task in tasks
-        for place in free_places(task.mod["main"])
-    )
-
-
-def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:
-    """Whether a core reads a model's weights from memory in every inference.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        All tasks of the model.
-    cache_bytes : int, optional
-        `own_cache_bytes` unless given; where that is unknown, the answer is no.
-    """
-    cache_bytes = own_cache_bytes() if cache_bytes is None else cache_bytes
-    return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes

@@ -8,8 +8,9 @@ from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.measure.device import device_of
 from fewtune.options import DEFAULT_STRATEGY, TuneOptions
 from fewtune.predictor import NEVER
+from fewtune.predictor.features import weights_outgrow_cache
 from fewtune.storage.database import log_info, read_seeds
-from fewtune.task.extract import Task, weights_outgrow_cache
+from fewtune.task.extract import Task
 from fewtune.tuning.job import SessionJob, measured
 from fewtune.tuning.judges import Entry
 from fewtune.tuning.promise import promises

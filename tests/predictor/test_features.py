@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.predictor.feature_names import NAMES
-from fewtune.predictor.features import DecisionFeatures
+from fewtune.predictor.features import DecisionFeatures, weights_bytes, weights_outgrow_cache
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import has_feature, te
 from fewtune.schedule.space.design_space import LOCATION, Point
@@ -113,3 +113,10 @@ def test_nothing_is_told_of_products_of_doubles():
     space = product("float64", lambda a, b: a * b)
     contraction = Prior(space).contraction
     assert DecisionFeatures.if_usable(space.programs, contraction, is_cold=False) is None
+
+
+def test_weights_outgrow_half_the_cache():
+    tasks = tuned_tiny.tasks()
+    needed = weights_bytes(tasks)
+    assert not weights_outgrow_cache(tasks, 2 * needed)
+    assert weights_outgrow_cache(tasks, 2 * needed - 1)

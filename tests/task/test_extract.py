@@ -23,12 +23,9 @@ from fewtune.task.extract import (
     Task,
     extract_tasks,
     read_tasks,
-    weights_bytes,
-    weights_outgrow_cache,
     workload_hash,
     write_tasks,
 )
-from tests import tuned_tiny
 from tests.made.onnx_text import model_of
 from tests.quantized_models import quantized_network
 from tests.tiny_models import (
@@ -190,10 +187,3 @@ def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path):
     assert info.flops >= info.byte_flops
     assert cost_flops(info.flops, info.byte_flops) == info.flops - 0.75 * info.byte_flops
     assert all(each.byte_flops == 0 for each in costs.values() if "integer" not in each.name)
-
-
-def test_weights_outgrow_half_the_cache():
-    tasks = tuned_tiny.tasks()
-    needed = weights_bytes(tasks)
-    assert not weights_outgrow_cache(tasks, 2 * needed)
-    assert weights_outgrow_cache(tasks, 2 * needed - 1)
