@@ -30,10 +30,10 @@ from fewtune.tvm_compat.values import is_constant, known_array
 UNPADDED, _PADDED = "unpadded", "padded"
 # The estimate is rough: padded, a kernel must cost at most this part of what it costs as it is.
 _LEAST_GAIN = 0.9
-# Throughput relative to full vectors: of half and quarter vectors, and of shorter ones. Guessed
-# from few kernels: 1000 filters in half vectors took 1.35 times as long as 1008 in full ones. With
-# vectors of 8, 12 filters in half vectors reached 85 GFLOPS, 16 in full ones 191 (a Zen 3).
-_PART_VECTOR, _PART_OF_8, _NO_VECTOR = 0.6, 0.45, 0.3
+# Throughput relative to full vectors: of vectors of eight, of four, and of shorter ones. 1000
+# filters by eight took 1.35 times as long as 1008 by sixteen. By four, 12 filters reached 85 GFLOPS
+# where 16 by eight reached 191 (a Zen 3), and 90 of a peak of 235 by sixteen (a Zen 4).
+_BY_8, _BY_4, _NO_VECTOR = 0.6, 0.45, 0.3
 _SHORTEST_PART, _AVX2_LANES = 4, 8
 # Groups of a result's row tiles, with vectors of 8. With vectors of 16, groups gain nothing: of its
 # time, a vision transformer of 197 tokens takes 0.61 with padded rows, grouped or not (a Zen 4).
@@ -68,9 +68,9 @@ def filters_gain(filters: int, depth: int, points: int, given: int, lanes: int) 
     flops = 2 * points * depth * filters
     # Weights count half, since they are prefetched during the arithmetic.
     moved = given + depth * filters / 2 + points * filters
-    has_vectors = gcd(filters, lanes) * _SHORTEST_PART >= lanes
-    part = _PART_OF_8 if lanes == _AVX2_LANES else _PART_VECTOR
-    speed = part if has_vectors else _NO_VECTOR
+    part = gcd(filters, lanes)
+    has_vectors = part * _SHORTEST_PART >= lanes
+    speed = (_BY_8 if part >= _AVX2_LANES else _BY_4) if has_vectors else _NO_VECTOR
     # With padding, the result is written and read once more.
     more = points * (padded + filters)
     after = cost_bytes(2 * points * depth * padded, FLOAT32_BYTES * (moved + more), calls=2)

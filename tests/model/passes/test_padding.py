@@ -43,6 +43,8 @@ WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
         ),  # half vectors, but a third of padding, and one more pass over the result
         (56, 64, 64, 16, False),  # four full vectors
         (13, 16, 8, 16, False),  # not worth another kernel
+        (89, 252, 12, 16, True),  # a pitch tracker's: quarter vectors
+        (89, 252, 12, 8, True),
     ],
 )
 def test_filters_are_padded_where_that_is_expected_to_pay(size, channels, filters, lanes, gains):
