@@ -23,8 +23,9 @@ from fewtune.util.files import write_text
 LOWERED, WEIGHTS = "lowered.json", "weights.npz"
 # Of a parameter that stands for weights; their digest follows.
 _PREFIX = "weights_"
-# Smaller constants stay in the text.
+# Smaller constants stay in the text, as do those of types that NumPy lacks.
 _LEAST_BYTES = 2**16
+_TYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
 
 def write_stored(module: tvm.IRModule, directory: Path) -> str:
@@ -75,7 +76,8 @@ def _bind(module: tvm.IRModule, array_of: Callable[[str], np.ndarray]) -> None:
                 array = array_of(parameter.name)
                 if _name_of(array) != parameter.name:
                     raise ValueError(f"other weights are named {parameter.name}")
-                constants[parameter.name] = relax.const(array)
+                # Of an array, Relax would make integers of 32 bits.
+                constants[parameter.name] = relax.const(tvm.runtime.tensor(array))
         bound = {parameter: constants[parameter.name] for parameter in wanted}
         module[module.get_global_var(name)] = function.bind_params(bound)
 
@@ -103,7 +105,7 @@ class _Naming(relax.PyExprMutator):
         return relax.Call(call.op, [call.args[0], given, *call.args[2:]], call.attrs, call.ty_args)
 
     def _named(self, argument: relax.Expr) -> relax.Expr:
-        if not is_constant(argument):
+        if not is_constant(argument) or str(argument.value.dtype) not in _TYPES:
             return self.visit_expr(argument)
         # Not copied.
         array: Any = np.from_dlpack(argument.value)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm_ffi
@@ -12,7 +13,7 @@ from fewtune.model.lower import lower
 from fewtune.model.stored import WEIGHTS, read_stored, write_stored
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.bind import bind_shapes
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import relax, te, tvm
 from tests import tuned_tiny
 from tests.tiny_models import make_model, random_weight
 
@@ -47,6 +48,24 @@ def test_equal_weights_are_stored_once_and_small_ones_in_the_text(tmp_path):
     write_stored(lowered(), tmp_path)
     with np.load(tmp_path / WEIGHTS) as stored:
         assert [each.shape for each in stored.values()] == [(160, 160)]
+
+
+@pytest.mark.parametrize(("dtype", "beside"), [("int64", 1), ("float16", 1), ("bfloat16", 0)])
+def test_weights_keep_their_type(dtype, beside, tmp_path):
+    ones = np.ones((256, 256), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    builder = relax.BlockBuilder()
+    given = relax.Var("x", relax.TensorType(ones.shape, dtype))
+    with builder.function("main", [given]):
+        weights = relax.const(tvm.runtime.tensor(ones))
+        builder.emit_func_output(
+            builder.emit_te(
+                lambda x, w: te.compute(x.shape, lambda *at: x(*at) + w(*at)), given, weights
+            )
+        )
+    module = builder.get()
+    assert tvm_ffi.structural_equal(read_stored(tmp_path, write_stored(module, tmp_path)), module)
+    with np.load(tmp_path / WEIGHTS) as stored:
+        assert len(stored) == beside
 
 
 def damaged(content: bytes, how: str) -> bytes:
