@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -107,7 +107,24 @@ def extract_tasks(lowered: tvm.IRModule) -> list[Task]:
             **vars(cost),
         )
         tasks.append(Task(info, module))
+    tasks = with_shares_of_twins(tasks)
     return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))
+
+
+def with_shares_of_twins(tasks: list[Task]) -> list[Task]:
+    """Twins count as much as the dearest task that takes their schedules.
+
+    Else a task just above the least share would be searched for itself, and its weights, in a
+    layout of its own, be stored twice.
+    """
+    infos = {task.info.name: task.info for task in tasks}
+    shares = {name: info.share for name, info in infos.items()}
+    for name, twin in twins_of([*infos.values()]).items():
+        shares[twin] = max(shares[twin], infos[name].share)
+    return [
+        replace(task, info=task.info.model_copy(update={"share": shares[task.info.name]}))
+        for task in tasks
+    ]
 
 
 def write_tasks(tasks: list[Task], model: str, target: str, directory: Path) -> None:
