@@ -244,7 +244,7 @@ BUDGETS = {
     "loose": 976,
     "machine": 327,
     "measure": 482,
-    "model": 3368,
+    "model": 3369,
     "model_check": 207,
     "prediction": 249,
     "onnx_graph": 3806,
@@ -253,7 +253,7 @@ BUDGETS = {
     "progress": 119,
     "report": 489,
     "research": 498,
-    "runtime": 939,
+    "runtime": 926,
     "schedule": 1724,
     "schedule_check": 444,
     "search": 614,
@@ -262,17 +262,17 @@ BUDGETS = {
     "similarity": 97,
     "steps": 229,
     "storage": 300,
-    "task": 490,
+    "task": 500,
     "timing": 146,
     "trial": 147,
     "tuning": 836,
-    "tvm_compat": 322,
+    "tvm_compat": 341,
     "util": 283,
     "verify": 1045,
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16663}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16710}
 
 
 def code_lines(path: Path) -> int:

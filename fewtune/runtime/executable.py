@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
@@ -23,6 +22,7 @@ from fewtune.runtime.special_values import PIPELINE
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.tvm_compat.noise import without_noise
+from fewtune.tvm_compat.packing import packed_as_bytes
 from fewtune.util.files import full_disk
 
 _COMPILER = "Compilation error:"
@@ -74,7 +74,7 @@ def export_library(
     try:
         with without_noise():
             built.export_library(
-                str(path), fcompile=link, addons=list(objects), fpack_imports=_packed
+                str(path), fcompile=link, addons=list(objects), fpack_imports=packed_as_bytes
             )
     except Exception as fault:
         no_room = full_disk(path.parent, Path(tempfile.gettempdir()))
@@ -87,25 +87,6 @@ def export_library(
                 f"the C compiler could not link {path.name}: {lines[0] if lines else 'no reason'}"
             ) from fault
         raise
-
-
-# Before the bytes of a library's weights: where TVM looks for them; code here needs no stack.
-_ASSEMBLY = """
-    .section .note.GNU-stack, "", %progbits
-    .section .rodata
-    .globl __tvm_ffi__library_bin
-    .p2align 6
-__tvm_ffi__library_bin:
-    .incbin {}
-"""
-
-
-def _packed(module: Any, _is_system_lib: bool, _prefix: str, folder: str) -> str:
-    """Write a library's weights for the C compiler: LLVM takes 7 s for 730 MB."""
-    file, assembly = Path(folder, "weights.bin"), Path(folder, "weights.s")
-    np.from_dlpack(tvm.get_global_func("runtime.ModulePackImportsToTensor")(module)).tofile(file)
-    assembly.write_text(_ASSEMBLY.format(json.dumps(str(file), ensure_ascii=False)))
-    return str(assembly)
 
 
 def load_library(path: Path) -> Any:
