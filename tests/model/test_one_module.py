@@ -53,4 +53,5 @@ def test_tasks_know_their_shapes(modules):
             assert (task.info.weight, task.info.calls.keys()) == (0, {"main_1"})
         else:
             assert task.info.weight == own[task.info.workload].weight
-            assert task.info.share == own[task.info.workload].share
+            # A twin counts as much as the dearest task that takes its schedule.
+            assert task.info.share >= own[task.info.workload].share
