@@ -6,6 +6,7 @@ TVM writes weights into that text: reading the 574 MB of VGG 19 took 17.6 s, in 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from fewtune.tvm_compat.values import is_constant
 from fewtune.util.files import write_text
 
 LOWERED, WEIGHTS = "lowered.json", "weights.npz"
-# Of a parameter that stands for weights; their digest follows.
-_PREFIX = "weights_"
+# The name of a parameter that stands for weights, by their digest: no input has such a name.
+_NAME = re.compile("weights_[0-9a-f]{64}")
 # Smaller constants stay in the text, as do those of types that NumPy lacks.
 _LEAST_BYTES = 2**16
 _TYPES = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
@@ -70,7 +71,7 @@ def _bind(module: tvm.IRModule, array_of: Callable[[str], np.ndarray]) -> None:
     constants: dict[str, relax.Expr] = {}
     for name in model_functions(module):
         function = module[name]
-        wanted = [each for each in function.params if each.name.startswith(_PREFIX)]
+        wanted = [each for each in function.params if _NAME.fullmatch(each.name)]
         for parameter in wanted:
             if parameter.name not in constants:
                 array = array_of(parameter.name)
@@ -85,7 +86,7 @@ def _bind(module: tvm.IRModule, array_of: Callable[[str], np.ndarray]) -> None:
 def _name_of(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array).data)
-    return _PREFIX + digest.hexdigest()
+    return f"weights_{digest.hexdigest()}"
 
 
 @relax.expr_functor.mutator

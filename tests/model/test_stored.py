@@ -20,17 +20,20 @@ from tests.tiny_models import make_model, random_weight
 
 @cache
 def lowered() -> tvm.IRModule:
-    """Three products: two with equal weights that lie beside the text, one with small ones."""
+    """Three products: two with equal weights that lie beside the text, one with small ones.
+
+    An input has a name much like that of stored weights.
+    """
     large, small = (random_weight(np.random.default_rng(0), n, n) for n in (160, 4))
     nodes = [
         helper.make_node("MatMul", ["x", "large"], ["one"]),
         helper.make_node("Tanh", ["one"], ["bent"]),
         helper.make_node("MatMul", ["bent", "equal"], ["y"]),
-        helper.make_node("MatMul", ["z", "small"], ["w"]),
+        helper.make_node("MatMul", ["weights_1", "small"], ["w"]),
     ]
     model = make_model(
         nodes,
-        {"x": [8, 160], "z": [8, 4]},
+        {"x": [8, 160], "weights_1": [8, 4]},
         {"y": [8, 160], "w": [8, 4]},
         {"large": large, "equal": large, "small": small},
     )
