@@ -91,6 +91,20 @@ def test_damaged_weights_are_told(how, tmp_path):
         read_stored(tmp_path, digest)
 
 
+def test_no_byte_around_the_weights_ends_in_another_error(tmp_path):
+    digest = write_stored(lowered(), tmp_path)
+    path = tmp_path / WEIGHTS
+    content = path.read_bytes()
+    told = 0
+    for place in (*range(200), *range(len(content) - 200, len(content))):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :])
+        try:
+            assert tvm_ffi.structural_equal(read_stored(tmp_path, digest), lowered())
+        except InputError as error:
+            told += str(error).startswith(f"{path} is not what its stage wrote")
+    assert told > 200
+
+
 def test_other_and_missing_weights_are_told(tmp_path):
     digest = write_stored(lowered(), tmp_path)
     with np.load(tmp_path / WEIGHTS) as stored:
