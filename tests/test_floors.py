@@ -244,11 +244,11 @@ BUDGETS = {
     "loose": 976,
     "machine": 327,
     "measure": 482,
-    "model": 3370,
+    "model": 3369,
     "model_check": 207,
     "prediction": 249,
     "onnx_graph": 3806,
-    "predictor": 710,
+    "predictor": 708,
     "process": 877,
     "progress": 119,
     "report": 489,
@@ -263,7 +263,7 @@ BUDGETS = {
     "steps": 229,
     "storage": 300,
     "task": 500,
-    "timing": 146,
+    "timing": 145,
     "trial": 147,
     "tuning": 836,
     "tvm_compat": 341,
@@ -272,7 +272,7 @@ BUDGETS = {
     "workers": 522,
 }
 # The same of the other folders; those of tests are to come to 17,000.
-FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16710}
+FOLDER_BUDGETS = {("pipelines", "stages"): 3966, ("benchmarks",): 5486, ("tests",): 16722}
 
 
 def code_lines(path: Path) -> int:

@@ -30,7 +30,7 @@ from fewtune.schedule.space.design_space import (
     Program,
 )
 from fewtune.schedule.space.prior import LONGEST_WINDOW, RuledBlock
-from fewtune.task.access import Walk, touched_elements
+from fewtune.task.access import Walk, bytes_of, touched_elements
 from fewtune.task.analysis import FLOAT32_BYTES, PRODUCTS, TILES
 from fewtune.task.extract import Task
 from fewtune.task.weight_layout import free_places
@@ -238,9 +238,7 @@ _CACHE_FOR_WEIGHTS = 0.5
 def weights_bytes(tasks: Sequence[Task]) -> int:
     """Bytes of all weights of a model; a kernel that is called twice counts twice."""
     return sum(
-        prod(task.info.shapes[place])
-        * np.dtype(str(task.mod["main"].params[place].dtype)).itemsize
-        * task.info.weight
+        bytes_of(task.mod["main"].params[place]) * task.info.weight
         for task in tasks
         for place in free_places(task.mod["main"])
     )

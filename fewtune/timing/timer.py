@@ -2,7 +2,7 @@
 
 The measuring thread keeps off the cores of TVM's thread pool (`fewtune.machine.host`). A kernel
 that is called repeatedly finds its data in the caches; in a model it may not. Both states were
-prepared before each call once: libraries were as fast without (eleven tunings of eight models, 0.97
+prepared before each call once: libraries were as fast without (eleven tunings of seven models, 0.97
 to 1.03), so doubt is settled by turns in the model alone.
 
 Touching memory for the first time is most of the cost of filling a buffer: 0.28 s for the 411 MB of
@@ -23,16 +23,12 @@ import numpy as np
 from fewtune.machine.host import apart_from_the_pool
 from fewtune.runtime.target import has_own_device, tvm_device
 from fewtune.runtime.tvm import fill_repeating, tvm
+from fewtune.task.access import bytes_of
 from fewtune.tvm_compat.values import view_of
 
 # Calls of at least this length are timed one by one in Python, whose microsecond does not matter
 # then. TVM's evaluator makes an untimed call each time it is used: three of twelve calls in a race.
 _LONG_S = 5e-4
-
-
-def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
-    """Bytes of a buffer."""
-    return np.dtype(str(dtype)).itemsize * prod(int(extent) for extent in shape)
 
 
 # So many numbers are drawn; repeated, they fill a buffer.
@@ -91,7 +87,7 @@ class Buffers:
     @property
     def held_bytes(self) -> int:
         """Bytes that are kept from task to task."""
-        return sum(buffer_bytes(each.shape, each.dtype) for each in self._memory.values())
+        return sum(map(bytes_of, self._memory.values()))
 
     def arguments(
         self, specs: Specs, shapes: Sequence[tuple[int, ...]], read_only: Sequence[int]
